@@ -1,0 +1,20 @@
+"""Holdfast makes AI agents survive crashes: a step that is done stays done, and nothing outside is done twice."""
+
+from ._app import Handle, Holdfast, run, start
+from ._branches import first, gather, map  # noqa: A004 (the public name)
+from ._decorators import agent, effect, resend, reset, step, verify
+from ._landing import Landed, NotLanded, Unknown, Verdict
+from ._timeouts import timeout
+from ._verbs import cleanup, current, key, now, plain, resource, state, usage
+from .errors import (
+    Damaged, HoldfastError, InDoubt, LeaseLost, LostContext, Misuse, NestedStep, NoRun, NotKept, ReplayMismatch, ResultNotKept,
+    RunCancelled, RunConflict, RunInterrupted, RunWaiting, StepFailed, StoreError, UnknownRun,
+)  # fmt: skip
+from .retry import Retry
+
+__all__ = [
+    "Damaged", "Handle", "Holdfast", "HoldfastError", "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "NestedStep", "NoRun",
+    "NotKept", "NotLanded", "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunInterrupted", "RunWaiting",
+    "StepFailed", "StoreError", "Unknown", "UnknownRun", "Verdict", "agent", "cleanup", "current", "effect", "first", "gather", "key",
+    "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step", "timeout", "usage", "verify",
+]  # fmt: skip

@@ -1,0 +1,262 @@
+"""Holdfast: an opened store with everything that runs need, and the verbs of those who run and operate agents."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, Self, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
+
+from . import _inspect as inspecting
+from . import _operate as operating
+from ._clock import Clock, SystemClock
+from ._commit import Committer
+from ._decorators import Agent
+from ._duration import Duration, seconds
+from ._ids import checked_run_id, new_run_id
+from ._lease import LEASE_S, Keeper, Observer
+from ._run import Body, Scope, place
+from ._runner import Engine, Order, attend_async, attend_blocking
+from .errors import Misuse, NestedStep, UnknownRun
+from .store import Store
+from .stores.opening import open_store
+
+Ts = TypeVarTuple("Ts")
+R = TypeVar("R")
+
+STORE_VARIABLE = "HOLDFAST_STORE"
+
+
+class RunOptions(TypedDict, total=False):
+    """What may be said of a run when it is started."""
+
+    run_id: str | None
+    tags: Mapping[str, str] | None
+
+
+class Handle(Generic[R]):
+    """A run that was started here."""
+
+    def __init__(self, run_id: str, task: asyncio.Task[R], app: Holdfast) -> None:
+        self._run_id, self._task, self._app = run_id, task, app
+
+    @property
+    def id(self) -> str:
+        """The run id."""
+        return self._run_id
+
+    async def result(self, *, timeout: Duration | None = None) -> R:
+        """Wait for the result; a time-out leaves the run going."""
+        limit_s = None if timeout is None else seconds(timeout, "timeout")
+        return await asyncio.wait_for(asyncio.shield(self._task), limit_s)
+
+    def status(self) -> str:
+        """Where the run stands."""
+        return self._app.show(self._run_id).status
+
+    def cancel(self, *, by: str = "code", reason: str = "") -> None:
+        """Cancel the run for good."""
+        self._app.cancel(self._run_id, by=by, reason=reason)
+
+
+class Holdfast:
+    """An opened store. Use it as a context manager; `run` and `start` execute agents, the other methods are the operators' verbs."""
+
+    def __init__(
+        self,
+        store: Store | str | Path | None = None,
+        *,
+        resources: Sequence[object] = (),
+        lease: Duration = LEASE_S,
+        clock: Clock | None = None,
+    ) -> None:
+        opened = store if isinstance(store, Store) else open_store(default_store() if store is None else store)
+        clock, lease_s = clock or SystemClock(), seconds(lease, "lease")
+        self.engine = Engine(
+            store=opened, clock=clock, committer=Committer(opened, clock), keeper=Keeper(opened, clock, lease_s),
+            observer=Observer(opened, clock, lease_s), resources=tuple(resources), lease_s=lease_s,
+        )  # fmt: skip
+
+    @property
+    def store(self) -> Store:
+        """The store that was opened."""
+        return self.engine.store
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Write what waits, stop the threads and let go of the store."""
+        self.engine.committer.close()
+        self.engine.keeper.close()
+        self.engine.store.close()
+
+    @overload
+    def run(
+        self, agent: Callable[[Unpack[Ts]], Coroutine[Any, Any, R]], /, *args: Unpack[Ts], wait: bool = ..., **options: Unpack[RunOptions]
+    ) -> R: ...
+    @overload
+    def run(self, agent: Callable[[Unpack[Ts]], R], /, *args: Unpack[Ts], wait: bool = ..., **options: Unpack[RunOptions]) -> R: ...
+    def run(self, agent: Callable[[Unpack[Ts]], Any], /, *args: Unpack[Ts], wait: bool = True, **options: Unpack[RunOptions]) -> Any:
+        """Run an agent and give its result, like `asyncio.run`. The same line again after a crash goes on where it stopped.
+
+        An unknown id starts; an unfinished or failed run goes on from its last finished step; a done one gives its recorded result.
+        A run that another live process owns is waited for. With wait=False a run that waits for a person raises `RunWaiting`.
+        """
+        return self.carry_out(_order(agent, args, wait=wait, options=options))
+
+    def carry_out(self, order: Order) -> Any:
+        """Attend to an order, blocking until it has its result."""
+        if not order.agent.is_async:
+            return attend_blocking(self.engine, order)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(attend_async(self.engine, order))
+        raise Misuse("hf.run blocks like asyncio.run and cannot be called on a running event loop; nothing was started. Use `await hf.start(...)`")
+
+    @overload
+    async def start(
+        self, agent: Callable[[Unpack[Ts]], Coroutine[Any, Any, R]], /, *args: Unpack[Ts], **options: Unpack[RunOptions]
+    ) -> Handle[R]: ...
+    @overload
+    async def start(self, agent: Callable[[Unpack[Ts]], R], /, *args: Unpack[Ts], **options: Unpack[RunOptions]) -> Handle[R]: ...
+    async def start(self, agent: Callable[[Unpack[Ts]], Any], /, *args: Unpack[Ts], **options: Unpack[RunOptions]) -> Handle[Any]:
+        """Run an agent in this event loop (a `def` agent in a thread) and give a handle to it at once."""
+        order = _order(agent, args, wait=True, options=options)
+        work = attend_async(self.engine, order) if order.agent.is_async else asyncio.to_thread(attend_blocking, self.engine, order)
+        return Handle(order.run_id, asyncio.create_task(work), self)
+
+    def runs(
+        self,
+        *,
+        status: str | Sequence[str] = (),
+        agent: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        idle: Duration | None = None,
+        limit: int = 100,
+    ) -> list[inspecting.Summary]:
+        """The runs that match, the one that changed last first."""
+        return inspecting.runs(self.engine, status=status, agent=agent, tags=tags or {}, idle=idle, limit=limit)
+
+    def show(self, run_id: str) -> inspecting.RunView:
+        """Where a run stands, who owns it, what it waits for, and the command to try next."""
+        return inspecting.show(self.engine, run_id)
+
+    def show_at(self, run_id: str, step_id: str) -> inspecting.CheckpointView:
+        """What the agent knew after a step: its call and result, the state, and what came before."""
+        return inspecting.show_at(self.engine, run_id, step_id)
+
+    def history(self, run_id: str) -> list[inspecting.Checkpoint]:
+        """Every checkpoint of a run, in order."""
+        return inspecting.history(self.engine, run_id)
+
+    def inbox(self) -> list[inspecting.Item]:
+        """What needs a person: doubts and blocked runs, each with the command that settles it."""
+        return inspecting.inbox(self.engine)
+
+    def check(self, run_id: str | None = None) -> list[inspecting.Verdict]:
+        """Whether what is stored is what was written, for one run or all."""
+        return inspecting.check(self.engine, run_id)
+
+    def resolve(
+        self, run_id: str, step_id: str, *, landed: object = operating.UNSAID, not_landed: bool = False, by: str | None = None, reason: str = ""
+    ) -> str:
+        """Say what is true of a doubt: it landed, with this result, or it did not."""
+        return operating.resolve(self.engine, run_id, step_id, landed=landed, not_landed=not_landed, by=by or operating.somebody(), reason=reason)
+
+    def cancel(self, run_id: str, *, by: str | None = None, reason: str = "") -> str:
+        """Close a run for good; one that executes elsewhere is told to stop."""
+        return operating.cancel(self.engine, run_id, by=by or operating.somebody(), reason=reason)
+
+    def resume(self, run_id: str, *, by: str | None = None, reason: str = "") -> str:
+        """Mark a failed, blocked or waiting run as ready for whoever runs its agent next."""
+        return operating.resume(self.engine, run_id, by=by or operating.somebody(), reason=reason)
+
+    def resume_here(self, run_id: str, agents: Sequence[Agent[..., Any]], *, where: str, wait: bool = True) -> Any:
+        """Go on with a run now, in this process, with one of these agents."""
+        return self.carry_out(operating.order_for(self.engine, run_id, agents, where=where, wait=wait))
+
+
+def _order(agent: Any, args: tuple[Any, ...], *, wait: bool, options: RunOptions) -> Order:
+    where = place.get()
+    if isinstance(where, Body):
+        raise NestedStep("hf.run", where.call.spec.name)
+    if isinstance(where, Scope):
+        raise Misuse("hf.run was called inside a run; nothing was started. Start the other run outside this one")
+    if not isinstance(agent, Agent):
+        raise Misuse(f"{getattr(agent, '__name__', agent)!r} is not an agent; nothing was started. Decorate it with @hf.agent")
+    run_id, tags = options.get("run_id"), options.get("tags") or {}
+    order = Order(
+        agent=agent, args=args, wait=wait, tags={str(name): str(value) for name, value in tags.items()},
+        run_id=new_run_id(agent.name) if run_id is None else checked_run_id(run_id),
+    )  # fmt: skip
+    order.fingerprint()
+    order.encoded()
+    agent.codec()
+    return order
+
+
+@overload
+def run(
+    agent: Callable[[Unpack[Ts]], Coroutine[Any, Any, R]], /, *args: Unpack[Ts],
+    store: Store | str | Path | None = ..., wait: bool = ..., **options: Unpack[RunOptions],
+) -> R: ...  # fmt: skip
+@overload
+def run(
+    agent: Callable[[Unpack[Ts]], R], /, *args: Unpack[Ts],
+    store: Store | str | Path | None = ..., wait: bool = ..., **options: Unpack[RunOptions],
+) -> R: ...  # fmt: skip
+def run(
+    agent: Callable[[Unpack[Ts]], Any], /, *args: Unpack[Ts],
+    store: Store | str | Path | None = None, wait: bool = True, **options: Unpack[RunOptions],
+) -> Any:  # fmt: skip
+    """Run an agent on the default store (or `store`) and give its result; run the same line again after a crash: it goes on."""
+    order = _order(agent, args, wait=wait, options=options)
+    with Holdfast(store) as app:
+        return app.carry_out(order)
+
+
+@overload
+async def start(
+    agent: Callable[[Unpack[Ts]], Coroutine[Any, Any, R]], /, *args: Unpack[Ts],
+    store: Store | str | Path | None = ..., **options: Unpack[RunOptions],
+) -> Handle[R]: ...  # fmt: skip
+@overload
+async def start(
+    agent: Callable[[Unpack[Ts]], R], /, *args: Unpack[Ts], store: Store | str | Path | None = ..., **options: Unpack[RunOptions]
+) -> Handle[R]: ...
+async def start(
+    agent: Callable[[Unpack[Ts]], Any], /, *args: Unpack[Ts], store: Store | str | Path | None = None, **options: Unpack[RunOptions]
+) -> Handle[Any]:
+    """Run an agent in this event loop and give a handle to it at once; the store is closed when the run has ended."""
+    app = Holdfast(store)
+    handle: Handle[Any] = await app.start(agent, *args, **options)
+    handle._task.add_done_callback(lambda _: app.close())  # noqa: SLF001 (the handle of this very module)
+    return handle
+
+
+def default_store() -> str:
+    """HOLDFAST_STORE, else `.holdfast/holdfast.db` in the project's root; a new one is announced."""
+    named = os.environ.get(STORE_VARIABLE)
+    if named:
+        return named
+    path = _project_root() / ".holdfast" / "holdfast.db"
+    if not path.exists():
+        print(f"holdfast: keeping runs in {path} (a new store; choose another with {STORE_VARIABLE} or store=)", file=sys.stderr)
+    return str(path)
+
+
+def _project_root() -> Path:
+    """The nearest folder above the script with a pyproject.toml or .git: a job started from another folder must not start afresh."""
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    folder = Path(main).resolve().parent if main else Path.cwd()
+    for candidate in (folder, *folder.parents):
+        if (candidate / "pyproject.toml").exists() or (candidate / ".git").exists():
+            return candidate
+    return folder

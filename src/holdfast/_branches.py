@@ -1,0 +1,254 @@
+"""Parallel branches whose steps keep their numbers, and races whose winner is recorded, on an event loop.
+
+Each branch is a scope of its own: the third step of branch 1 of the gather at 12 is `12.1.3` in every attempt. All branches finish
+before an error is raised, and it is always that of the lowest branch. What cancels a branch is recorded before it cancels, so that
+replay cancels at the same place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from typing import Any, Literal, TypeAlias, TypeVar, overload
+
+from . import _records as rec
+from ._commands import Commit, Life, Turn
+from ._drive import drive_async
+from ._run import Scope, place
+from ._verbs import in_agent
+from .errors import Misuse, ReplayMismatch, Unwinding, WrongMode
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+T = TypeVar("T")
+Errors: TypeAlias = Literal["raise", "return"]
+Outcome: TypeAlias = tuple[Any, BaseException | None]
+
+RACE = "hf.first"
+
+MAX_BRANCHES = 10_000
+"""Branches of one gather at the most; a longer list is mapped in pieces."""
+
+
+def async_scope(verb: str) -> Scope:
+    """The scope of an async verb; in a `def` agent the forgotten await would be a truthy coroutine."""
+    scope = in_agent(verb)
+    if scope.run.blocking:
+        raise WrongMode(f"hf.{verb}", scope.run.started.agent, "It is a `def` agent: use `import holdfast.sync as hf`")
+    return scope
+
+
+def blocking_scope(verb: str) -> Scope:
+    """The scope of a blocking verb, which would stop the event loop in an `async def` agent."""
+    scope = in_agent(verb)
+    if not scope.run.blocking:
+        raise WrongMode(f"holdfast.sync.{verb}", scope.run.started.agent, "It is an `async def` agent: use `import holdfast as hf` and await")
+    return scope
+
+
+@overload
+def gather(a: Awaitable[A], b: Awaitable[B], /, *, errors: Literal["raise"] = ...) -> Coroutine[Any, Any, tuple[A, B]]: ...
+@overload
+def gather(a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], /, *, errors: Literal["raise"] = ...) -> Coroutine[Any, Any, tuple[A, B, C]]: ...
+@overload
+def gather(*branches: Awaitable[T], errors: Literal["raise"] = ...) -> Coroutine[Any, Any, tuple[T, ...]]: ...
+@overload
+def gather(a: Awaitable[A], b: Awaitable[B], /, *, errors: Literal["return"]) -> Coroutine[Any, Any, tuple[A | Exception, B | Exception]]: ...
+@overload
+def gather(*branches: Awaitable[T], errors: Literal["return"]) -> Coroutine[Any, Any, tuple[T | Exception, ...]]: ...
+def gather(*branches: Awaitable[Any], errors: Errors = "raise") -> Coroutine[Any, Any, tuple[Any, ...]]:
+    """Wait for all branches; give their results in order, or raise the error of the lowest."""
+    scope = async_scope("gather")
+    step_id = scope.reserve()
+    starts = [_branch(scope, f"{step_id}.{index}", _awaited, branch) for index, branch in enumerate(branches, 1)]
+    return _gathered(scope, starts, errors)
+
+
+@overload
+def map(
+    fn: Callable[[A], Awaitable[B]], items: Iterable[A], /, *, limit: int | None = ..., errors: Literal["raise"] = ...
+) -> Coroutine[Any, Any, list[B]]: ...
+@overload
+def map(
+    fn: Callable[[A], Awaitable[B]], items: Iterable[A], /, *, limit: int | None = ..., errors: Literal["return"]
+) -> Coroutine[Any, Any, list[B | Exception]]: ...
+def map(  # noqa: A001 (the public name)
+    fn: Callable[[Any], Awaitable[Any]], items: Iterable[Any], /, *, limit: int | None = None, errors: Errors = "raise"
+) -> Coroutine[Any, Any, list[Any]]:
+    """Call `fn` for each item in a branch of its own, at most `limit` at a time."""
+    scope = async_scope("map")
+    step_id = scope.reserve()
+    gate = asyncio.Semaphore(checked_limit(limit))
+
+    async def one(item: Any) -> Any:
+        async with gate:
+            return await fn(item)
+
+    async def listed() -> list[Any]:
+        return list(await _gathered(scope, [_branch(scope, f"{step_id}.{i}", one, item) for i, item in enumerate(items, 1)], errors))
+
+    return listed()
+
+
+@overload
+def first(a: Awaitable[A], b: Awaitable[B], /) -> Coroutine[Any, Any, A | B]: ...
+@overload
+def first(a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], /) -> Coroutine[Any, Any, A | B | C]: ...
+@overload
+def first(*branches: Awaitable[T]) -> Coroutine[Any, Any, T]: ...
+def first(*branches: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
+    """The result of the branch that finishes first; the winner is recorded, the others are cancelled."""
+    scope = async_scope("first")
+    if not branches:
+        raise Misuse("hf.first needs at least one branch")
+    return _raced(scope, scope.reserve(), branches)
+
+
+async def _awaited(branch: Awaitable[Any]) -> Any:
+    return await branch
+
+
+def _branch(
+    parent: Scope, path: str, fn: Callable[..., Coroutine[Any, Any, Any]], *args: Any, doomed: bool = False
+) -> Callable[[], asyncio.Task[Any]]:
+    """Something that starts the branch as a task in a scope of its own."""
+
+    async def body() -> Any:
+        scope = Scope(parent.run, path, parent, doomed=doomed)
+        place.set(scope)
+        try:
+            return await fn(*args)
+        finally:
+            scope.close()
+
+    return lambda: asyncio.get_running_loop().create_task(body(), context=contextvars.copy_context())
+
+
+async def _gathered(scope: Scope, starts: Sequence[Callable[[], asyncio.Task[Any]]], errors: Errors) -> tuple[Any, ...]:
+    refuse_too_many(len(starts))
+    run = scope.run
+    run.committer.lanes += len(starts)
+    tasks = [start() for start in starts]
+    scope.joining = True
+    try:
+        await _all_done(tasks)
+    finally:
+        scope.joining = False
+        run.committer.lanes -= len(starts)
+    return collected([_outcome(task) for task in tasks], errors)
+
+
+def _outcome(task: asyncio.Task[Any]) -> Outcome:
+    if task.cancelled():
+        return None, asyncio.CancelledError()
+    error = task.exception()
+    return (task.result(), None) if error is None else (None, error)
+
+
+async def _all_done(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    """Wait for every task; a cancellation goes to all of them, and on when all have ended."""
+    cancelled: asyncio.CancelledError | None = None
+    while not all(task.done() for task in tasks):
+        try:
+            await asyncio.wait(tasks)
+        except asyncio.CancelledError as error:
+            cancelled = error
+            for task in tasks:
+                task.cancel()
+    if cancelled is not None:
+        raise_unwinding(task.exception() for task in tasks if not task.cancelled())
+        raise cancelled
+
+
+def collected(outcomes: Sequence[Outcome], errors: Errors) -> tuple[Any, ...]:
+    """The results in order; an unwinding goes first, then the error of the lowest branch."""
+    raise_unwinding(error for _, error in outcomes)
+    for _, error in outcomes:
+        if error is not None and (errors == "raise" or not isinstance(error, Exception)):
+            raise error
+    return tuple(value if error is None else error for value, error in outcomes)
+
+
+def raise_unwinding(errors: Iterable[BaseException | None]) -> None:
+    """What takes the run down is not an error of one branch."""
+    for error in errors:
+        if isinstance(error, Unwinding):
+            raise error
+
+
+async def _raced(scope: Scope, step_id: str, branches: Sequence[Awaitable[Any]]) -> Any:
+    run = scope.run
+    won, seq = recorded_winner(scope, step_id)
+    run.committer.lanes += len(branches)
+    tasks = [_branch(scope, f"{step_id}.{i + 1}", _awaited, b, doomed=won not in (None, i))() for i, b in enumerate(branches)]
+    scope.joining = True
+    try:
+        winner = await _winner(tasks, won)
+        await drive_async(record_winner(scope, step_id, winner, seq), run, scope)
+        lose(run.scopes, step_id, winner)
+        for task in tasks:
+            if task is not tasks[winner]:
+                task.cancel()
+        await _all_done(tasks)
+    except asyncio.CancelledError:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        raise
+    finally:
+        scope.joining = False
+        run.committer.lanes -= len(branches)
+    return tasks[winner].result()
+
+
+def recorded_winner(scope: Scope, step_id: str) -> tuple[int | None, int]:
+    """Who won when the race was recorded, and at which seq; (None, 0) where it was not."""
+    run = scope.run
+    run.requested.add(step_id)
+    history = run.journal.histories.get(step_id)
+    if history is None or history.outcome is None:
+        return None, 0
+    if history.name != RACE:
+        raise run.stop(ReplayMismatch(run.id, step_id, history.name, "calls hf.first"))
+    return int(json.loads(history.outcome.value or b"0")), history.outcome_seq
+
+
+async def _winner(tasks: Sequence[asyncio.Task[Any]], won: int | None) -> int:
+    """The recorded winner once it has finished again, or whoever finishes first now."""
+    if won is not None:
+        await asyncio.wait([tasks[won]])
+        return won
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    raise_unwinding(task.exception() for task in tasks if task.done() and not task.cancelled())
+    return next(index for index, task in enumerate(tasks) if task.done())
+
+
+def lose(scopes: Sequence[Scope], step_id: str, winner: int) -> None:
+    """Mark the branches that lost, so that what is broken off in them says why."""
+    for scope in scopes:
+        head, _, rest = scope.path.partition(f"{step_id}.")
+        if not head and rest and rest.split(".")[0] != str(winner + 1):
+            scope.lost = step_id
+
+
+def record_winner(scope: Scope, step_id: str, winner: int, seq: int) -> Life[None]:
+    if not seq:
+        record = rec.StepDone(step_id=step_id, name=RACE, fingerprint="", value=str(winner).encode())
+        seq = yield Commit([record])
+    yield Turn(seq)
+
+
+def refuse_too_many(branches: int) -> None:
+    if branches > MAX_BRANCHES:
+        raise Misuse(f"{branches} branches at once; the limit is {MAX_BRANCHES}. Map in pieces")
+
+
+def checked_limit(limit: int | None) -> int:
+    if limit is None:
+        return MAX_BRANCHES
+    if not isinstance(limit, int) or limit < 1:
+        raise Misuse(f"limit={limit!r}: at least one branch must be able to run")
+    return limit

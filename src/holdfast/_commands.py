@@ -1,0 +1,53 @@
+"""What the life of a step asks its driver to do; the driver alone knows whether that blocks or awaits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from . import _records as rec
+from ._run import Body
+
+T = TypeVar("T")
+
+
+class Commit(NamedTuple):
+    """Make the records durable; the answer is the seq of the last one."""
+
+    records: Sequence[rec.Record]
+
+
+class Invoke(NamedTuple):
+    """Call a function of the user's; the answer is what it returned, and its error is thrown in."""
+
+    body: Body
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    timeout_s: float | None
+
+
+class Turn(NamedTuple):
+    """Wait until the outcome `seq` may be given back to the code."""
+
+    seq: int
+
+
+class Pause(NamedTuple):
+    """Let time go by."""
+
+    seconds: float
+
+
+class WaitForPerson(NamedTuple):
+    """Wait until somebody settles the doubt of `step_id`; the run may park meanwhile."""
+
+    step_id: str
+
+
+class Hang(NamedTuple):
+    """Wait to be cancelled."""
+
+
+Command: TypeAlias = Commit | Invoke | Turn | Pause | WaitForPerson | Hang
+Life: TypeAlias = Generator[Command, Any, T]

@@ -1,0 +1,226 @@
+"""Group commit: what waits, from all runs of the process, goes to the store in one transaction.
+
+Whoever wants to write puts a ticket into the queue. A blocking caller then takes the lock and commits everything that waits, its own ticket
+included. For an event loop a thread does the same, and completes the futures afterwards. One run alone pays for neither: when nothing
+else waits and the lock is free at once, the commit happens in place. Nothing is acknowledged before the store has flushed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from . import _records as rec
+from ._clock import Clock
+from ._journal import Journal
+from .errors import Stopped, StoreBusy, StoreError
+from .store import Append, Store
+
+MAX_BATCH = 500
+"""Tickets in one transaction at the most, so that an acknowledgement never waits for an endless one."""
+
+
+class Ticket:
+    """One request to write: what, for which run, and where the answer goes."""
+
+    __slots__ = ("done", "error", "future", "guard", "journal", "records", "seq")
+
+    def __init__(self, journal: Journal, records: Sequence[rec.Record], guard: Callable[[], bool] | None = None) -> None:
+        self.journal, self.records, self.guard = journal, records, guard
+        self.future: asyncio.Future[None] | None = None
+        self.done = False
+        self.seq = 0
+        self.error: BaseException | None = None
+
+    def result(self) -> int:
+        """The seq of the last record, once it is durable; otherwise the error that says why it is not."""
+        if self.error is not None:
+            raise self.error
+        return self.seq
+
+
+class Committer:
+    """The one way from the journals of this process to its store."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.store, self.clock = store, clock
+        self.lanes = 0
+        self._queue: deque[Ticket] = deque()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def commit(self, journal: Journal, records: Sequence[rec.Record]) -> int:
+        """Write, blocking until it is durable, and give the seq of the last record."""
+        ticket = Ticket(journal, records)
+        self._queue.append(ticket)
+        while not ticket.done:
+            with self._lock:
+                if not ticket.done:
+                    self._flush()
+        return ticket.result()
+
+    def commit_inline(self, journal: Journal, records: Sequence[rec.Record]) -> int | None:
+        """Write in place if nothing else waits and every lock is free at once; otherwise None, with nothing written."""
+        if self._queue or not self.store.inline or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return self._write_alone(journal, records)
+        except StoreBusy:
+            return None
+        finally:
+            self._lock.release()
+
+    async def commit_async(self, journal: Journal, records: Sequence[rec.Record]) -> int:
+        """Write through the committing thread; a cancellation is held back until the result is known."""
+        ticket = Ticket(journal, records)
+        ticket.future = asyncio.get_running_loop().create_future()
+        self._queue.append(ticket)
+        self._rouse()
+        await held(ticket.future)
+        return ticket.result()
+
+    def post(self, journal: Journal, records: Sequence[rec.Record], guard: Callable[[], bool]) -> None:
+        """Write when convenient, if `guard` still holds then; nobody waits for it."""
+        self._queue.append(Ticket(journal, records, guard))
+        self._rouse()
+
+    def close(self) -> None:
+        """Write what waits and stop the thread."""
+        self._closing = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _rouse(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="holdfast-commit", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def _loop(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                with self._lock:
+                    self._flush()
+            if self._closing:
+                return
+
+    def _write_alone(self, journal: Journal, records: Sequence[rec.Record]) -> int:
+        """One append by itself; StoreBusy leaves everything as it was."""
+        append = journal.seal(records, at_us=self.clock.now_us())
+        try:
+            (stale,) = self.store.append((append,), wait=False)
+        except StoreBusy:
+            raise
+        except StoreError as error:
+            journal.broken = Stopped(error)
+            raise journal.broken from error
+        if stale is not None:
+            raise journal.refused()
+        journal.stored(append, records)
+        return append.head.seq
+
+    def _flush(self) -> None:
+        """Take what waits, write it in one transaction, and tell everybody; the lock is held."""
+        groups, batch = self._take()
+        sealed = self._seal(groups)
+        try:
+            answers = self.store.append([append for append, _ in sealed]) if sealed else []
+        except StoreError as error:
+            _fail(sealed, error)
+        else:
+            for (append, tickets), stale in zip(sealed, answers, strict=True):
+                _settle(append, tickets, refused=stale is not None)
+        _announce(batch)
+
+    def _take(self) -> tuple[list[list[Ticket]], list[Ticket]]:
+        """What waits, grouped by run; a second journal of the same run has to wait for the next batch."""
+        groups: dict[str, list[Ticket]] = {}
+        batch = []
+        while self._queue and len(batch) < MAX_BATCH:
+            group = groups.setdefault(self._queue[0].journal.head.run_id, [])
+            if group and group[0].journal is not self._queue[0].journal:
+                break
+            batch.append(self._queue.popleft())
+            group.append(batch[-1])
+        return list(groups.values()), batch
+
+    def _seal(self, groups: list[list[Ticket]]) -> list[tuple[Append, list[Ticket]]]:
+        """One append per run, holding all its tickets in their order."""
+        at_us = self.clock.now_us()
+        sealed = []
+        for group in groups:
+            tickets = [ticket for ticket in group if ticket.guard is None or ticket.guard()]
+            try:
+                if tickets:
+                    sealed.append((tickets[0].journal.seal(_records_of(tickets), at_us=at_us), tickets))
+            except BaseException as error:  # noqa: BLE001 (a journal that is lost or broken says so to its own tickets alone)
+                _refuse(tickets, error)
+        return sealed
+
+
+def _records_of(tickets: list[Ticket]) -> list[rec.Record]:
+    return [record for ticket in tickets for record in ticket.records]
+
+
+def _refuse(tickets: list[Ticket], error: BaseException) -> None:
+    for ticket in tickets:
+        ticket.error = error
+
+
+def _fail(sealed: list[tuple[Append, list[Ticket]]], error: StoreError) -> None:
+    """It is not known whether the batch was written: every run in it must be loaded again."""
+    for _, tickets in sealed:
+        stopped = tickets[0].journal.broken = Stopped(error)
+        _refuse(tickets, stopped)
+
+
+def _settle(append: Append, tickets: list[Ticket], *, refused: bool) -> None:
+    journal = tickets[0].journal
+    if refused:
+        _refuse(tickets, journal.refused())
+        return
+    journal.stored(append, _records_of(tickets))
+    seq = append.seq
+    for ticket in tickets:
+        seq += len(ticket.records)
+        ticket.seq = seq
+
+
+def _announce(batch: list[Ticket]) -> None:
+    """Complete every waiter under guard: its future may be cancelled, its loop closed."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for ticket in batch:
+        ticket.done = True
+        if ticket.future is not None:
+            by_loop.setdefault(ticket.future.get_loop(), []).append(ticket.future)
+    for loop, futures in by_loop.items():
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_complete, futures)
+
+
+def _complete(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
+
+
+async def held(future: asyncio.Future[None]) -> None:
+    """Wait for `future` come what may; a cancellation that arrives meanwhile is delivered at the next await after it."""
+    cancelled = 0
+    while not future.done():
+        try:
+            await asyncio.shield(future)
+        except asyncio.CancelledError:
+            cancelled += 1
+    task = asyncio.current_task()
+    if cancelled and task is not None:
+        task.uncancel()
+        task.cancel()

@@ -1,0 +1,327 @@
+"""Declaring: `@agent`, `@step`, `@effect` and what to do in doubt. Decorating never changes how a function is called."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Coroutine
+from types import MethodType
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, overload
+
+from ._doubt import Action, Ask, Fail, Reset, Resend, Verify
+from ._drive import drive_async, drive_blocking
+from ._duration import Duration, seconds
+from ._landing import Verdict
+from ._run import Body, Place, Scope, active, place, plain
+from ._steps import Call, Spec, life
+from .codec.orders import OrderCodec
+from .codec.signature import Arguments, return_annotation
+from .codec.values import ValueCodec, codec_for
+from .errors import LostContext, Misuse, NestedStep, NoRun, WrongMode
+from .retry import Retry
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+MAX_CALL_ID = 200
+
+log = logging.getLogger("holdfast")
+_warned: set[str] = set()
+
+
+class Declared:
+    """A decorated function: looks, binds and introspects like the one it stands for."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            if hasattr(fn, name):
+                setattr(self, name, getattr(fn, name))
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+
+class Step(Declared):
+    """A step or an effect."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec.fn)
+        self.spec = spec
+
+    def __repr__(self) -> str:
+        return f"<{'effect' if self.spec.effect else 'step'} {self.spec.name}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        where = place.get()
+        if not isinstance(where, Scope) or plain.get():
+            return self._outside(where, args, kwargs)
+        spec, run = self.spec, where.run
+        run.check()
+        if spec.is_async and run.blocking:
+            remedy = "Make the agent `async def`, or the step `def`"
+            raise WrongMode(spec.name, run.started.agent, remedy)
+        call = Call(spec, where, self._reserve(where, args, kwargs), args, kwargs)
+        return _awaiting(call) if spec.is_async else drive_blocking(_whole(call), run, where)
+
+    def _reserve(self, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The step id: a number of the scope's own, or the identity that the call brings."""
+        declared = self.spec.call_id
+        if declared is not None:
+            call_id = declared if isinstance(declared, str) else declared(*args, **kwargs)
+            return scope.reserve_call(checked_call_id(call_id))
+        if not scope.mine():
+            raise LostContext(self.spec.name, "a task or thread that is not a branch of the run")
+        return scope.reserve()
+
+    def _outside(self, where: Place | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        spec = self.spec
+        if plain.get():
+            return spec.fn(*args, **kwargs)
+        if isinstance(where, Body):
+            if spec.effect:
+                raise NestedStep(spec.name, where.call.spec.name)
+            return spec.fn(*args, **kwargs)
+        if active:
+            raise LostContext(spec.name, "a thread or task that does not see the run")
+        if spec.effect:
+            raise NoRun(spec.name)
+        if spec.name not in _warned:
+            _warned.add(spec.name)
+            log.warning("step %r was called outside a run: it is the plain function there, and nothing is recorded", spec.name)
+        return spec.fn(*args, **kwargs)
+
+
+async def _awaiting(call: Call) -> Any:
+    where = place.get()
+    if isinstance(where, Scope):
+        call.scope = where
+    return await drive_async(_whole(call), call.run, call.scope)
+
+
+def _whole(call: Call) -> Any:
+    """The life of a call, after which a call with an identity of its own counts as completed."""
+    result = yield from life(call)
+    if call.spec.call_id is not None:
+        call.home.completed_call(call.step_id)
+    return result
+
+
+def checked_call_id(call_id: str) -> str:
+    """A call id that can be part of a step id."""
+    if not isinstance(call_id, str) or not call_id or len(call_id) > MAX_CALL_ID or not call_id.isprintable():
+        raise Misuse(f"call_id={call_id!r}: it must be a printable string of 1 to {MAX_CALL_ID} characters; nothing was executed")
+    return call_id
+
+
+class Agent(Declared, Generic[P, R]):
+    """A decorated agent."""
+
+    def __init__(self, fn: Callable[..., Any], *, name: str = "", version: str = "") -> None:
+        super().__init__(fn)
+        self.name, self.version = name or getattr(fn, "__name__", "agent"), version
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self.arguments, self.orders = Arguments(fn, ()), OrderCodec(fn)
+        self._codec: ValueCodec | None = None
+
+    def __repr__(self) -> str:
+        return f"<agent {self.name}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        where = place.get()
+        if isinstance(where, Body):
+            raise NestedStep(self.name, where.call.spec.name)
+        if isinstance(where, Scope):
+            raise Misuse(f"agent {self.name!r} was called inside a run; nothing was executed. Start it as a run of its own, outside this one")
+        return self.fn(*args, **kwargs)  # type: ignore[no-any-return]
+
+    def codec(self) -> ValueCodec:
+        """How the result of the run is kept."""
+        if self._codec is None:
+            self._codec = codec_for(return_annotation(self.fn), f"the result of agent {self.name!r}")
+        return self._codec
+
+
+class StepOptions(TypedDict, total=False):
+    """What a step, and so an effect, may be told."""
+
+    name: str
+    retry: Retry | None
+    timeout: Duration | None
+    raises: type[Exception] | tuple[type[Exception], ...]
+    call_id: str | Callable[..., str] | None
+    returns: Any
+    ignore: tuple[str, ...]
+
+
+class AgentOptions(TypedDict, total=False):
+    """What an agent may be told."""
+
+    name: str
+    version: str
+
+
+class Keeps(Protocol):
+    """A decorator for any function; it gives back the type it was given."""
+
+    def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+class KeepsParameters(Protocol[P]):
+    """A decorator for functions that take exactly these parameters."""
+
+    def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+class KeepsSignature(Protocol[P, T]):
+    """A decorator for functions that take exactly these parameters and give a T, at once or awaited."""
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, T]], /) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    @overload
+    def __call__(self, fn: Callable[P, T], /) -> Callable[P, T]: ...
+
+
+class Verifying(Generic[P, T]):
+    """What `verify` gives: an action for effects that take `P` and return `T`."""
+
+    def __init__(self, action: Verify) -> None:
+        self.action = action
+
+
+class Resetting(Generic[P]):
+    """What `reset` gives: an action for effects that take `P`."""
+
+    def __init__(self, action: Reset) -> None:
+        self.action = action
+
+
+Unchecked: TypeAlias = Resend | Literal["resend", "ask", "fail"]
+"""The kinds of in_doubt that call no function of the user's, so that there is no signature to compare."""
+
+
+def resend(*, within: Duration = "24h") -> Resend:
+    """In doubt, run again under the same `hf.key()`, as long as the other side remembers keys; later, ask."""
+    return Resend(seconds(within, "within"))
+
+
+@overload
+def verify(probe: Callable[P, Coroutine[Any, Any, Verdict[T]]], /, *, settle: Duration = ...) -> Verifying[P, T]: ...
+@overload
+def verify(probe: Callable[P, Verdict[T]], /, *, settle: Duration = ...) -> Verifying[P, T]: ...
+def verify(probe: Callable[P, Any], /, *, settle: Duration = "5s") -> Verifying[P, Any]:
+    """In doubt, call `probe` with the same arguments; believe its NotLanded only `settle` after the intent."""
+    return Verifying(Verify(_function(probe, "verify"), seconds(settle, "settle")))
+
+
+def reset(fn: Callable[P, object], /) -> Resetting[P]:
+    """In doubt, call `fn`, harmless if nothing happened, then run the effect."""
+    return Resetting(Reset(_function(fn, "reset")))
+
+
+@overload
+def agent(fn: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def agent(fn: None = None, /, **options: Unpack[AgentOptions]) -> Keeps: ...
+def agent(fn: Callable[..., Any] | None = None, /, **options: Unpack[AgentOptions]) -> Any:
+    """Declare an agent: the function whose steps are numbered and remembered."""
+    if fn is None:
+        return lambda later: Agent(_function(later, "agent"), **options)
+    return Agent(_function(fn, "agent"), **options)
+
+
+@overload
+def step(fn: Callable[P, R], /, **options: Unpack[StepOptions]) -> Callable[P, R]: ...
+@overload
+def step(fn: None = None, /, **options: Unpack[StepOptions]) -> Keeps: ...
+def step(fn: Callable[..., Any] | None = None, /, **options: Unpack[StepOptions]) -> Any:
+    """Declare a step that is safe to repeat: it reads, computes, or asks a model.
+
+    Also as a function, for code that is not yours: `hf.step(client.search)("shoes")`; on a decorated one it makes a copy with other options.
+    """
+    if fn is None:
+        return lambda later: _declared(later, dict(options))
+    return _declared(fn, dict(options))
+
+
+@overload
+def effect(*, in_doubt: Verifying[P, T], key: str | Callable[P, str] | None = ..., **options: Unpack[StepOptions]) -> KeepsSignature[P, T]: ...
+@overload
+def effect(*, in_doubt: Resetting[P], key: str | Callable[P, str] | None = ..., **options: Unpack[StepOptions]) -> KeepsParameters[P]: ...
+@overload
+def effect(*, in_doubt: Unchecked, key: str | Callable[..., str] | None = ..., **options: Unpack[StepOptions]) -> Keeps: ...
+def effect(
+    *, in_doubt: Verifying[..., Any] | Resetting[...] | Unchecked, key: str | Callable[..., str] | None = None, **options: Unpack[StepOptions]
+) -> Any:
+    """Declare an effect: it changes the world, so it says what to do when it is not known whether it happened."""
+    action = _action(in_doubt)
+    return lambda fn: _declared(fn, {**options, "in_doubt": action, "key": key})
+
+
+def _action(in_doubt: object) -> Action:
+    match in_doubt:
+        case Verifying() | Resetting():
+            return in_doubt.action
+        case Resend():
+            return in_doubt
+        case "resend":
+            return Resend(seconds("24h", "within"))
+        case "ask":
+            return Ask()
+        case "fail":
+            return Fail()
+    raise Misuse(
+        f"in_doubt={in_doubt!r}: an effect says what to do when it is not known whether it happened: "
+        f"hf.resend(), hf.verify(probe), hf.reset(fn), 'ask' or 'fail'"
+    )
+
+
+def _declared(fn: Any, options: dict[str, Any]) -> Step:
+    """A step with these options; on a decorated function a copy, in which what was not given stays as it was."""
+    given = {name: value for name, value in options.items() if value is not None and value != ()}
+    if isinstance(fn, Step):
+        given = {**_options_of(fn.spec), **given}
+        fn = fn.spec.fn
+    fn = _function(fn, "step")
+    name = given.pop("name", None) or getattr(fn, "__name__", None)
+    if not name:
+        raise Misuse("a callable without a name needs name=")
+    is_async = _is_async(fn)
+    timeout = given.pop("timeout", None)
+    if timeout is not None and not is_async:
+        raise Misuse(f"timeout= on {name!r}, which is a `def` function: threads cannot be stopped. Make it `async def`, or let the client it uses time out")
+    raises = given.pop("raises", ())
+    spec = Spec(
+        fn=fn, name=name, is_async=is_async, timeout_s=None if timeout is None else seconds(timeout, "timeout"),
+        raises=raises if isinstance(raises, tuple) else (raises,), **given,
+    )  # fmt: skip
+    _refuse_async_probe(spec)
+    return Step(spec)
+
+
+def _options_of(spec: Spec) -> dict[str, Any]:
+    return {
+        "name": spec.name, "retry": spec.retry, "timeout": spec.timeout_s, "raises": spec.raises, "call_id": spec.call_id,
+        "returns": spec.returns, "ignore": spec.ignore, "in_doubt": spec.in_doubt, "key": spec.key,
+    }  # fmt: skip
+
+
+def _refuse_async_probe(spec: Spec) -> None:
+    probe = spec.in_doubt.probe if isinstance(spec.in_doubt, Verify) else spec.in_doubt.fn if isinstance(spec.in_doubt, Reset) else None
+    if probe is not None and not spec.is_async and _is_async(probe):
+        raise Misuse(f"the effect {spec.name!r} is a `def` function, its probe or reset is `async def`: make both the same")
+
+
+def _is_async(fn: Any) -> bool:
+    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(getattr(fn, "__call__", None))  # noqa: B004 (a callable object)
+
+
+def _function(fn: Any, what: str) -> Callable[..., Any]:
+    if not callable(fn):
+        raise Misuse(f"@hf.{what} decorates a function, not {type(fn).__name__}. Options are keywords: @hf.{what}(name=...)")
+    if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
+        raise Misuse(f"{getattr(fn, '__name__', fn)!r} is a generator: a {what} returns one value that can be kept. Collect, then return")
+    return fn  # type: ignore[no-any-return]

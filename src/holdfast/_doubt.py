@@ -1,0 +1,228 @@
+"""What to do when it is not known whether an effect happened: the five actions, and how they are carried out.
+
+`settle` is the part of an effect's life that turns a doubt into the next move: another attempt under the same key, a result that was
+found, or an error. Whatever an action cannot decide goes to a person. Nothing here repeats an effect without a word from
+somebody: the other side that knows keys (resend), a probe, a reset, or a person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from . import _landing
+from . import _records as rec
+from ._commands import Commit, Invoke, Life, Pause, Turn, WaitForPerson
+from ._failpoints import reach
+from ._ids import jitter
+from ._run import Body
+from .codec.failures import failure
+from .errors import InDoubt, NotKept
+from .retry import Retry
+
+if TYPE_CHECKING:
+    from ._steps import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """Run again under the same key, as long as the other side remembers keys."""
+
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Ask a probe; believe its "not landed" only `settle_s` after the intent."""
+
+    probe: Callable[..., Any]
+    settle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Call something harmless that brings the world back to before, then run again."""
+
+    fn: Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A person says what is true."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Raise `InDoubt` into the agent."""
+
+
+Action: TypeAlias = Resend | Verify | Reset | Ask | Fail
+WORDS: dict[type[Action], str] = {Resend: "resend", Verify: "verify", Reset: "reset", Ask: "ask", Fail: "fail"}
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Run the body (again)."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertain:
+    """It is not known whether attempt `number` happened; `live` where this process saw the error itself."""
+
+    number: int
+    reason: str
+    live: bool
+    asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """It happened, and this is what it returned."""
+
+    number: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The effect has its outcome."""
+
+    result: Any
+
+
+Move: TypeAlias = Attempt | Uncertain | Found | Finished
+
+
+def settle(call: Call, doubt: Uncertain) -> Life[Move]:
+    """The next move after a doubt."""
+    action = call.spec.in_doubt
+    if doubt.asked or isinstance(action, Ask):
+        return (yield from _ask(call, doubt, "a person must say"))
+    if isinstance(action, Fail):
+        yield from give_up(call, doubt)
+    if doubt.number >= _policy(call).attempts:
+        yield from give_up(call, doubt)
+    if isinstance(action, Resend):
+        return (yield from _resend(call, doubt, action))
+    yield Commit([_opened(call, doubt.reason, WORDS[type(action)])])
+    if isinstance(action, Verify):
+        return (yield from _verify(call, doubt, action))
+    return (yield from _reset(call, doubt, action))
+
+
+def give_up(call: Call, doubt: Uncertain) -> Life[None]:
+    """Raise `InDoubt`, live now and on replay; the doubt stays open until somebody settles it."""
+    error = InDoubt(call.step_id, call.spec.name, doubt.reason)
+    outcome = rec.StepFailed(
+        step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, effect=True,
+        error=failure(error), attempt=doubt.number, doubt=True,
+    )  # fmt: skip
+    yield Turn((yield Commit([_opened(call, doubt.reason, "fail"), outcome])))
+    raise call.blamed(error)
+
+
+def ask_first(call: Call, other: str) -> Life[Move]:
+    """A call that has not begun, while the same call is in doubt at step `other`: a person must agree."""
+    reason = f"the same call is in doubt at step {other}; running this one could do it twice"
+    return (yield from _ask(call, Uncertain(0, reason, live=False), reason))
+
+
+def _resend(call: Call, doubt: Uncertain, action: Resend) -> Life[Move]:
+    age_s = (call.run.clock.now_us() - call.first_us()) / 1e6
+    if age_s > action.within_s:
+        return (yield from _ask(call, doubt, f"the intent is {age_s:.0f} s old, the key is remembered for {action.within_s:.0f} s"))
+    yield Commit([_opened(call, doubt.reason, "resend")])
+    yield from _back_off(call, doubt)
+    return Attempt(doubt.number + 1)
+
+
+def _verify(call: Call, doubt: Uncertain, action: Verify) -> Life[Move]:
+    yield Pause(_settle_wait_s(call, action))
+    verdict, why = yield from _probe(call, action)
+    reach("doubt.before_settle")
+    match verdict:
+        case _landing.Landed():
+            try:
+                value, _ = call.spec.codec().keep(verdict.result)
+            except NotKept as error:
+                return (yield from _ask(call, doubt, f"the probe found it, but {error}"))
+            yield Commit([rec.DoubtSettled(step_id=call.step_id, verdict="landed", by="probe", value=value)])
+            reach("doubt.after_settle")
+            return Found(doubt.number, value)
+        case _landing.NotLanded():
+            yield Commit([rec.DoubtSettled(step_id=call.step_id, verdict="not_landed", by="probe")])
+            reach("doubt.after_settle")
+            yield from _back_off(call, doubt)
+            return Attempt(doubt.number + 1)
+        case _:
+            yield Commit([rec.DoubtSettled(step_id=call.step_id, verdict="unknown", by="probe", reason=why)])
+            return (yield from _ask(call, doubt, why))
+
+
+def _probe(call: Call, action: Verify) -> Life[tuple[object, str]]:
+    """The probe's verdict, with the reason where it has none."""
+    try:
+        verdict = yield Invoke(Body(call), action.probe, call.args, call.kwargs, call.spec.timeout_s)
+    except _landing.NotLanded as raised:
+        return raised, ""
+    except Exception as error:  # noqa: BLE001 (whatever a probe raises, it does not know)
+        return None, f"the probe failed: {type(error).__name__}: {error}"
+    match verdict:
+        case _landing.Landed() | _landing.NotLanded():
+            return verdict, ""
+        case _landing.Unknown():
+            return None, f"the probe does not know{': ' + verdict.reason if verdict.reason else ''}"
+    return None, f"the probe returned {type(verdict).__name__} instead of Landed, NotLanded or Unknown"
+
+
+def _settle_wait_s(call: Call, action: Verify) -> float:
+    """How long until "not landed" can be believed: the request may still be under way, and so may an owner that only seems dead."""
+    run = call.run
+    believable_us = call.started_us() + action.settle_s * 1e6
+    if not run.proven:
+        believable_us = max(believable_us, run.claimed_us + (run.lease_s + (call.spec.timeout_s or 0.0)) * 1e6)
+    return max(0.0, (believable_us - run.clock.now_us()) / 1e6)
+
+
+def _reset(call: Call, doubt: Uncertain, action: Reset) -> Life[Move]:
+    try:
+        yield Invoke(Body(call), action.fn, call.args, call.kwargs, call.spec.timeout_s)
+    except Exception as error:  # noqa: BLE001 (a reset that failed leaves the doubt where it was)
+        return (yield from _ask(call, doubt, f"the reset failed: {type(error).__name__}: {error}"))
+    reach("doubt.before_settle")
+    yield Commit([rec.DoubtSettled(step_id=call.step_id, verdict="not_landed", by="reset")])
+    reach("doubt.after_settle")
+    yield from _back_off(call, doubt)
+    return Attempt(doubt.number + 1)
+
+
+def _ask(call: Call, doubt: Uncertain, why: str) -> Life[Move]:
+    """Wait for a person, as long as it takes; a result that does not fit is put before them again."""
+    reason = doubt.reason if why in doubt.reason else f"{doubt.reason}; {why}"
+    if not doubt.asked:
+        yield Commit([_opened(call, reason, "ask")])
+    while True:
+        settled = yield WaitForPerson(call.step_id)
+        assert isinstance(settled, rec.DoubtSettled)
+        if settled.verdict == "not_landed":
+            return Attempt(doubt.number + 1)
+        unfit = call.unfit(settled.value)
+        if not unfit:
+            return Found(doubt.number, settled.value or b"null")
+        yield Commit([_opened(call, f"{reason}; the result that {settled.by} gave does not fit: {unfit}", "ask")])
+
+
+def _back_off(call: Call, doubt: Uncertain) -> Life[None]:
+    if doubt.live:
+        yield Pause(_policy(call).backoff_s(doubt.number, jitter()))
+
+
+def _policy(call: Call) -> Retry:
+    return call.spec.retry or Retry()
+
+
+def _opened(call: Call, reason: str, action: str) -> rec.DoubtOpened:
+    return rec.DoubtOpened(step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, reason=reason, action=action)

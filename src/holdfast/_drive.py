@@ -1,0 +1,188 @@
+"""The two drivers: they carry out the commands of a life, one by awaiting, the other by blocking."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from typing import Any, TypeVar
+
+from ._commands import Commit, Hang, Invoke, Life, Pause, Turn, WaitForPerson
+from ._run import Run, Scope, Waiter, place
+from .errors import BranchLost, Unwinding
+
+T = TypeVar("T")
+
+PARK_CHECK_S = 0.05
+"""After a step ended beside others that wait, how long its code has before the run is looked at for parking."""
+
+
+async def drive_async(life: Life[T], run: Run, scope: Scope) -> T:
+    """Carry out a life on the event loop."""
+    _enter(run, scope)
+    try:
+        command = next(life)
+        while True:
+            try:
+                match command:
+                    case Turn(seq):
+                        answer = None if run.turnstile.at_once(seq) else await run.turnstile.turn(seq)
+                    case Commit(records):
+                        answer = await _commit_async(run, records)
+                    case Invoke():
+                        answer = await _invoke_async(command)
+                    case Pause(seconds):
+                        answer = await asyncio.sleep(seconds)
+                    case WaitForPerson(step_id):
+                        answer = await _wait_async(run, scope, step_id)
+                    case Hang():
+                        answer = await asyncio.get_running_loop().create_future()
+            except BaseException as error:  # noqa: BLE001 (everything goes into the life, which decides)
+                _note(run, error)
+                command = life.throw(error)
+            else:
+                command = life.send(answer)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    finally:
+        _leave(run, scope)
+        if run.waiters:
+            asyncio.get_running_loop().call_later(PARK_CHECK_S, run.park_if_stuck)
+
+
+def drive_blocking(life: Life[T], run: Run, scope: Scope) -> T:
+    """Carry out a life in this thread."""
+    _enter(run, scope)
+    run.turnstile.come_back(scope)
+    try:
+        command = next(life)
+        while True:
+            try:
+                match command:
+                    case Turn(seq):
+                        answer = run.turnstile.turn_blocking(seq, scope) if run.blocking else run.turnstile.pass_by(seq)
+                    case Commit(records):
+                        answer = _commit_blocking(run, records)
+                    case Invoke():
+                        answer = _invoke_blocking(command)
+                    case Pause(seconds):
+                        answer = time.sleep(seconds)
+                    case WaitForPerson(step_id):
+                        answer = _wait_blocking(run, scope, step_id)
+                    case Hang():
+                        raise _doom(scope)
+            except BaseException as error:  # noqa: BLE001 (everything goes into the life, which decides)
+                _note(run, error)
+                command = life.throw(error)
+            else:
+                command = life.send(answer)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    finally:
+        _leave(run, scope)
+        if run.waiters:
+            run.park_if_stuck()
+
+
+def _enter(run: Run, scope: Scope) -> None:
+    run.check()
+    if scope.lost and run.blocking:
+        raise BranchLost
+    with run.lock:
+        run.in_progress += 1
+        scope.lives += 1
+
+
+def _doom(scope: Scope) -> BaseException:
+    """What ends a blocking step that the journal says was never reached: a time-out that fired, or a lost race."""
+    return TimeoutError() if any(block.doomed for block in scope.time_outs()) else BranchLost()
+
+
+def _leave(run: Run, scope: Scope) -> None:
+    with run.lock:
+        run.in_progress -= 1
+        scope.lives -= 1
+
+
+def _note(run: Run, error: BaseException) -> None:
+    """What unwinds one step unwinds the whole run."""
+    if isinstance(error, Unwinding) and run.ended is None:
+        run.unwind(error)
+
+
+async def _commit_async(run: Run, records: Any) -> int:
+    records = run.with_riders(records)
+    if run.solo():
+        seq = run.committer.commit_inline(run.journal, records)
+        if seq is not None:
+            return seq
+    return await run.committer.commit_async(run.journal, records)
+
+
+def _commit_blocking(run: Run, records: Any) -> int:
+    records = run.with_riders(records)
+    if run.solo():
+        seq = run.committer.commit_inline(run.journal, records)
+        if seq is not None:
+            return seq
+    return run.committer.commit(run.journal, records)
+
+
+async def _invoke_async(command: Invoke) -> Any:
+    token = place.set(command.body)
+    try:
+        result = command.fn(*command.args, **command.kwargs)
+        if not inspect.isawaitable(result):
+            return result
+        if command.timeout_s is None:
+            return await result
+        async with asyncio.timeout(command.timeout_s):
+            return await result
+    finally:
+        place.reset(token)
+
+
+def _invoke_blocking(command: Invoke) -> Any:
+    token = place.set(command.body)
+    try:
+        return command.fn(*command.args, **command.kwargs)
+    finally:
+        place.reset(token)
+
+
+async def _wait_async(run: Run, scope: Scope, step_id: str) -> Any:
+    waiter = _waiting(run, scope, step_id)
+    waiter.future = asyncio.get_running_loop().create_future()
+    try:
+        run.park_if_stuck()
+        await waiter.future
+        return _woken(run, waiter)
+    finally:
+        _waited(run, scope, waiter)
+
+
+def _wait_blocking(run: Run, scope: Scope, step_id: str) -> Any:
+    waiter = _waiting(run, scope, step_id)
+    try:
+        run.park_if_stuck()
+        waiter.event.wait()
+        return _woken(run, waiter)
+    finally:
+        _waited(run, scope, waiter)
+
+
+def _waiting(run: Run, scope: Scope, step_id: str) -> Waiter:
+    waiter = run.waiters[step_id] = Waiter(step_id)
+    scope.doubts += 1
+    return waiter
+
+
+def _waited(run: Run, scope: Scope, waiter: Waiter) -> None:
+    scope.doubts -= 1
+    run.waiters.pop(waiter.step_id, None)
+
+
+def _woken(run: Run, waiter: Waiter) -> Any:
+    if waiter.outcome is not None:
+        raise waiter.outcome
+    return run.journal.histories[waiter.step_id].settled

@@ -1,0 +1,49 @@
+"""Named places where a test may kill the process; in ordinary life each costs one look at a variable.
+
+`HOLDFAST_FAILPOINT=name:3` sends SIGKILL to this process when `name` is reached for the third time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+NAMES = (
+    "claim.before",
+    "claim.after",
+    "step.before_body",
+    "step.after_body",
+    "step.after_outcome",
+    "effect.before_intent",
+    "effect.after_intent",
+    "effect.after_body",
+    "effect.after_outcome",
+    "doubt.before_settle",
+    "doubt.after_settle",
+    "run.before_done",
+    "run.after_done",
+)
+
+_armed: dict[str, int] | None = None
+
+
+def arm(spec: str) -> None:
+    """Arm `name:count`; an unknown name is an error, so that a sweep cannot silently test nothing."""
+    global _armed  # noqa: PLW0603 (a process has one set of failpoints)
+    name, _, count = spec.partition(":")
+    if name not in NAMES:
+        raise ValueError(f"no failpoint is called {name!r}")
+    _armed = {name: int(count or 1)}
+
+
+def reach(name: str) -> None:
+    """Die here, if this is the place and the time."""
+    if _armed is None or name not in _armed:
+        return
+    _armed[name] -= 1
+    if _armed[name] == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+if "HOLDFAST_FAILPOINT" in os.environ:
+    arm(os.environ["HOLDFAST_FAILPOINT"])

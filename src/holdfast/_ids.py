@@ -1,0 +1,53 @@
+"""The only dice: ids that nobody else has, and what is derived from a run's own id."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+import secrets
+import socket
+import uuid
+
+from .errors import BadRunId
+
+RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+
+
+def checked_run_id(run_id: str) -> str:
+    """The id, if it can safely be a file name and part of a URL."""
+    if not isinstance(run_id, str) or not RUN_ID.fullmatch(run_id):
+        raise BadRunId(str(run_id))
+    return run_id
+
+
+def new_run_id(agent: str) -> str:
+    """A fresh run id that begins with the agent's name."""
+    stem = re.sub(r"[^A-Za-z0-9._-]", "-", agent).strip("-._")[:64]
+    return f"{stem or 'run'}-{secrets.token_hex(6)}"
+
+
+def new_owner() -> str:
+    """An owner id: unique per process and opening, and telling a person where to look."""
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:40] or "host"
+    return f"{host}.{secrets.token_hex(8)}"
+
+
+def jitter() -> float:
+    """A number in [0, 1) that is not part of any run: only delays may depend on it."""
+    return random.random()  # noqa: S311 (spreads retries, protects nothing)
+
+
+def seeded(origin: str, place: str) -> random.Random:
+    """The random stream of one place in a run: the same in every attempt and after every restart."""
+    return random.Random(hashlib.sha256(f"{origin}\0{place}".encode()).digest())  # noqa: S311 (must be repeatable)
+
+
+def uuid_from(stream: random.Random) -> uuid.UUID:
+    """A version 4 UUID drawn from a seeded stream."""
+    return uuid.UUID(int=stream.getrandbits(128), version=4)
+
+
+def effect_key(origin: str, step_id: str) -> str:
+    """The idempotency key of an effect that has no business key."""
+    return f"hf-{hashlib.sha256(f'{origin}{chr(0)}{step_id}'.encode()).hexdigest()[:32]}"

@@ -1,0 +1,192 @@
+"""One run's records: load, verify, index, encode, chain, append.
+
+The chain: the digest of a row is SHA-256 over the digest before it, the row's header and its body and value. Argument bytes enter through
+`args_sha` in the body. The head repeats the last seq and digest, so that a tail that was cut off is noticed too, and every other field of
+the head can be computed again from the rows. Seq and digest are assigned when the rows are sealed for the commit, not before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+
+from . import _records as rec
+from ._replay import History
+from .errors import Damaged, LeaseLost, Unwinding
+from .store import Append, Head, Row
+
+GENESIS = b"\0" * 32
+STEP_KINDS = (
+    rec.StepStarted, rec.AttemptFailed, rec.StepDone, rec.StepFailed, rec.StepBrokenOff,
+    rec.DoubtOpened, rec.DoubtSettled, rec.TimeoutFired,
+)  # fmt: skip
+
+
+def chain(before: bytes, run_id: str, row: Row) -> bytes:
+    """The digest of `row` (whose own digest is not looked at) after the digest `before`."""
+    value = row.value
+    size = -1 if value is None else len(value)
+    header = f"{run_id}\0{row.seq}\0{row.epoch}\0{row.at_us}\0{row.kind}\0{row.step_id}\0{len(row.body)}\0{size}\0"
+    return hashlib.sha256(before + header.encode("utf-8", "surrogatepass") + row.body + (value or b"")).digest()
+
+
+def args_digest(args: bytes) -> str:
+    """What stands for argument bytes in the chain."""
+    return hashlib.sha256(args).hexdigest()
+
+
+def empty_head(run_id: str) -> Head:
+    """The head of a run before its first record."""
+    return Head(run_id, "", "", None, 0, 0, GENESIS, None, 0, 0, "{}", 0.0, "")
+
+
+def fold_head(head: Head, record: rec.Record, row: Row) -> Head:
+    """The head after one more record; the only place that says which record changes which field."""
+    head = head._replace(epoch=row.epoch, seq=row.seq, digest=row.digest, updated_us=row.at_us)
+    match record:
+        case rec.StepDone() | rec.StepFailed():
+            spent = sum(float(entry.get("usd") or 0.0) for entry in record.usage) if record.usage else 0.0
+            return head._replace(usd=head.usd + spent) if spent else head
+        case rec.RunStarted():
+            tags = json.dumps(record.tags, sort_keys=True, ensure_ascii=False)
+            status = "running" if record.owner else "queued"
+            return head._replace(agent=record.agent, status=status, owner=record.owner or None, created_us=row.at_us, tags=tags)
+        case rec.RunResumed():
+            return head._replace(status="running" if record.owner else "queued", owner=record.owner or None, note="")
+        case rec.RunDone():
+            return head._replace(status="done", owner=None, note="")
+        case rec.RunFailed():
+            return head._replace(status="failed", owner=None, note=_short(record.error))
+        case rec.RunCancelled():
+            return head._replace(status="cancelled", owner=None, note=record.reason)
+        case rec.RunWaiting():
+            return head._replace(status="waiting", owner=None, note=record.waits)
+        case rec.RunReleased():
+            return head._replace(status="queued", owner=None, note=record.reason)
+        case rec.RunBlocked():
+            return head._replace(status="blocked", owner=None, note=_short(record.error))
+    return head
+
+
+def _short(error: rec.Json) -> str:
+    return f"{error.get('type', 'error')}: {error.get('message', '')}"[:300]
+
+
+def record_of(row: Row) -> rec.Record:
+    """The record that a row holds; ValueError where this version cannot read it."""
+    return rec.from_parts(kind=row.kind, step_id=row.step_id, body=row.body, value=row.value, args=row.args)
+
+
+def verified(head: Head, rows: Sequence[Row]) -> Iterator[tuple[Row, rec.Record]]:
+    """The rows with their records, one by one; raises `Damaged` at the first that is not what was written."""
+    run_id, computed = head.run_id, empty_head(head.run_id)
+    for expected, row in enumerate(rows, 1):
+        if row.seq != expected:
+            raise Damaged(run_id, expected, f"record {expected} is missing (the next one there is {row.seq})")
+        try:
+            digest = chain(computed.digest, run_id, row)
+            record = record_of(row)
+            args_sha = getattr(record, "args_sha", "")
+        except (ValueError, TypeError, AttributeError) as error:
+            raise Damaged(run_id, expected, f"it cannot be read ({error})") from error
+        if digest != row.digest:
+            raise Damaged(run_id, expected, "its digest does not match what it holds")
+        if row.args is not None and args_digest(row.args) != args_sha:
+            raise Damaged(run_id, expected, "its arguments do not match their digest")
+        computed = fold_head(computed, record, row)
+        yield row, record
+    _compare_heads(head, computed)
+
+
+def _compare_heads(stored: Head, computed: Head) -> None:
+    for name, kept, expected in zip(Head._fields, stored, computed, strict=True):
+        if kept != expected:
+            seq = computed.seq + 1 if name in ("seq", "digest") else computed.seq
+            raise Damaged(stored.run_id, seq, f"the head says {name}={_shown(kept)}, its records say {_shown(expected)}")
+
+
+def _shown(value: object) -> str:
+    return value.hex()[:16] if isinstance(value, bytes) else repr(value)[:80]
+
+
+class Journal:
+    """The records of one run that this process knows, and the place where the next ones are sealed."""
+
+    __slots__ = ("broken", "head", "histories", "started", "states", "takes", "times", "verdict")
+
+    def __init__(self, run_id: str) -> None:
+        self.head = empty_head(run_id)
+        self.histories: dict[str, History] = {}
+        self.states: dict[str, list[tuple[int, bytes]]] = {}
+        self.times: dict[str, list[int]] = {}
+        self.started: rec.RunStarted | None = None
+        self.verdict: rec.RunDone | rec.RunFailed | rec.RunCancelled | rec.RunBlocked | rec.RunWaiting | None = None
+        self.takes: list[int] = []
+        self.broken: Unwinding | None = None
+
+    @classmethod
+    def load(cls, head: Head, rows: Sequence[Row]) -> Journal:
+        """Verify and index everything that was recorded."""
+        journal = cls(head.run_id)
+        for row, record in verified(head, rows):
+            journal._index(record, row)
+        journal.head = head
+        return journal
+
+    def outcomes(self) -> list[int]:
+        """The seqs of all outcomes that replay will give back, in order."""
+        return sorted(history.outcome_seq for history in self.histories.values() if history.outcome is not None)
+
+    def seal(self, records: Sequence[rec.Record], *, at_us: int) -> Append:
+        """Number, date and chain the records behind the last one that is known to be stored."""
+        if self.broken is not None:
+            raise self.broken
+        head, rows = self.head, []
+        for record in records:
+            epoch = head.epoch + 1 if isinstance(record, rec.RunStarted | rec.RunResumed) else head.epoch
+            row = Row(head.seq + 1, epoch, at_us, record.kind, record.step_id, rec.to_body(record), record.value, record.args, b"")
+            row = row._replace(digest=chain(head.digest, head.run_id, row))
+            head = fold_head(head, record, row)
+            rows.append(row)
+        return Append(head.run_id, self.head.epoch, self.head.seq, rows, head, tuple(self.takes))
+
+    def stored(self, append: Append, records: Sequence[rec.Record]) -> None:
+        """The append went in: take it over."""
+        self.head = append.head
+        if append.takes:
+            self.takes = [letter_id for letter_id in self.takes if letter_id not in append.takes]
+        for row, record in zip(append.rows, records, strict=True):
+            if isinstance(record, rec.StateSaved) or (isinstance(record, rec.StepDone) and not record.effect):
+                continue  # nobody asks for these again in this process: do not keep their values
+            self._index(record, row)
+
+    def refused(self) -> LeaseLost:
+        """The run belongs to somebody else: nothing more can be written here."""
+        self.broken = LeaseLost(self.head.run_id)
+        return self.broken
+
+    def open_doubts(self) -> list[tuple[str, History]]:
+        """The effects of which it is not known whether they happened."""
+        return [(step_id, h) for step_id, h in self.histories.items() if h.open_doubt(self.head.epoch)]
+
+    def _index(self, record: rec.Record, row: Row) -> None:
+        match record:
+            case rec.StateSaved():
+                self.states.setdefault(record.step_id, []).append((row.seq, record.value or b"null"))
+            case rec.TimeRead():
+                self.times.setdefault(record.step_id, []).extend(record.times_us)
+            case rec.RunStarted():
+                self.started = record
+            case rec.RunResumed():
+                for step_id in record.cleared:
+                    self.histories[step_id].clear_failure()
+            case rec.RunDone() | rec.RunFailed() | rec.RunCancelled() | rec.RunBlocked() | rec.RunWaiting():
+                self.verdict = record
+            case _ if isinstance(record, STEP_KINDS):
+                history = self.histories.get(record.step_id)
+                if history is None:
+                    history = self.histories[record.step_id] = History()
+                history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)
+            case _:
+                pass

@@ -1,0 +1,151 @@
+"""Ownership: who may write a run, and how a process tells that another one is dead.
+
+An owner is one opened store in one process. On the same host (or the same volume) its death is proven by obtaining the lock that it held
+for its life; elsewhere it counts as gone when its beat stood still for the lease time on the observer's own clock. `Keeper` is the thread that
+beats, takes the letters of the runs that execute here, and lets steps that take long be seen.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from typing import Literal
+
+from . import _records as rec
+from ._clock import Clock
+from ._ids import new_owner
+from ._run import Run
+from .errors import Cancelled, HoldfastError, Unwinding
+from .store import Letter, Store
+
+LEASE_S = 15.0
+TICK_S = 0.1
+LETTERS_S = 0.5
+LONG_STEP_S = 0.1
+
+log = logging.getLogger("holdfast")
+
+Life = Literal["alive", "dead", "expired"]
+
+
+class Observer:
+    """Watches other owners; what it has seen of their beats is measured on this process's own clock."""
+
+    def __init__(self, store: Store, clock: Clock, lease_s: float) -> None:
+        self._store, self._clock, self._lease_s = store, clock, lease_s
+        self._seen: dict[str, tuple[int, float]] = {}
+
+    def life_of(self, owner: str) -> Life:
+        """Whether `owner` is proven dead, has been silent for the lease time, or must be taken for alive."""
+        pulse = self._store.pulse(owner)
+        if pulse is not None and pulse.dead:
+            return "dead"
+        beat, now_s = (pulse.beat if pulse else 0), self._clock.monotonic_s()
+        last_beat, since_s = self._seen.setdefault(owner, (beat, now_s))
+        if beat != last_beat:
+            self._seen[owner] = (beat, now_s)
+            return "alive"
+        return "expired" if now_s - since_s >= self._lease_s else "alive"
+
+
+class Keeper:
+    """This process as an owner: enrolled with its first run, beating on a thread of its own until it is closed."""
+
+    def __init__(self, store: Store, clock: Clock, lease_s: float) -> None:
+        self.owner = new_owner()
+        self.runs: dict[str, Run] = {}
+        self.left_behind = False
+        self._store, self._clock, self._lease_s = store, clock, lease_s
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+
+    def enroll(self) -> None:
+        """Become an owner, before the first claim."""
+        with self._lock:
+            if self._thread is None:
+                self._store.enroll(self.owner)
+                self._thread = threading.Thread(target=self._loop, name="holdfast-keeper", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Stop beating; an owner that holds nothing is forgotten, one that left a run behind stays to be found dead."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            if not self.runs and not self.left_behind:
+                self._store.retire(self.owner)
+
+    def _loop(self) -> None:
+        beat_s = letters_s = self._clock.monotonic_s()
+        while not self._stop.wait(TICK_S):
+            now_s = self._clock.monotonic_s()
+            try:
+                if now_s - beat_s >= self._lease_s / 3:
+                    beat_s = now_s
+                    self._store.renew(self.owner)
+                self._show_long_steps(now_s)
+                if self.runs and now_s - letters_s >= LETTERS_S:
+                    letters_s = now_s
+                    self.take_letters()
+            except HoldfastError as error:
+                log.warning("the lease could not be renewed or letters not be read, trying again: %s", error)
+
+    def _show_long_steps(self, now_s: float) -> None:
+        for run in list(self.runs.values()):
+            for step_id, (since_s, started) in list(run.long_steps.items()):
+                if now_s - since_s >= LONG_STEP_S and not run.turnstile.replaying:
+                    run.long_steps[step_id] = (float("inf"), started)
+                    run.committer.post(run.journal, [started()], _still(run, step_id))
+
+    def take_letters(self) -> None:
+        """Read what others want of the runs that execute here."""
+        for letter in self._store.letters(list(self.runs)):
+            run = self.runs.get(letter.run_id)
+            if run is not None and letter.letter_id not in run.journal.takes:
+                deliver(run, letter)
+
+
+def _still(run: Run, step_id: str) -> Callable[[], bool]:
+    return lambda: step_id in run.long_steps
+
+
+def deliver(run: Run, letter: Letter) -> None:
+    """Act on a letter; the record of what was taken is written with what follows from it."""
+    body = json.loads(letter.body)
+    run.journal.takes.append(letter.letter_id)
+    match letter.kind:
+        case "cancel":
+            cancel(run, Cancelled(body["by"], body.get("reason", "")))
+        case "settle":
+            _settle(run, body)
+        case _:
+            log.warning("run %s got a letter of unknown kind %r; it is taken and ignored", run.id, letter.kind)
+
+
+def cancel(run: Run, cancelled: Cancelled) -> None:
+    """Cancel a run that executes here: an async one at once, a blocking one at its next step."""
+    run.cancelling = cancelled
+    if run.root is not None:
+        run.root.get_loop().call_soon_threadsafe(run.root.cancel)
+    for waiter in list(run.waiters.values()):
+        waiter.wake(cancelled)
+
+
+def _settle(run: Run, body: rec.Json) -> None:
+    history = run.journal.histories.get(body["step"])
+    if history is None or not history.open_doubt(run.journal.head.epoch):
+        log.warning("run %s has no open doubt at step %s any more; the word of %s changes nothing", run.id, body["step"], body["by"])
+        return
+    value = body["value"].encode() if body.get("value") is not None else None
+    record = rec.DoubtSettled(step_id=body["step"], verdict=body["verdict"], by=body["by"], reason=body.get("reason", ""), value=value)
+    try:
+        run.committer.commit(run.journal, [record])
+    except Unwinding as ended:
+        run.unwind(ended)
+        return
+    waiter = run.waiters.get(body["step"])
+    if waiter is not None:
+        waiter.wake()

@@ -1,0 +1,132 @@
+"""Operators' verbs that change something: an unowned run is claimed for the verb, an owned one gets a letter."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from . import _records as rec
+from ._decorators import Agent
+from ._inspect import loaded
+from ._journal import Journal
+from ._runner import Engine, Order
+from .errors import LeaseLost, Refusal, Unwinding, UnknownAgent
+from .store import Head
+
+MAX_TRIES = 20
+"""How often a verb is tried again when the run moves under it."""
+
+
+class Unsaid:
+    """The type of a word that was not said; None is a result like any other."""
+
+
+UNSAID = Unsaid()
+
+
+def somebody() -> str:
+    """Who acts, when nobody said: the user of this machine."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "somebody"
+
+
+def resolve(engine: Engine, run_id: str, step_id: str, *, landed: object, not_landed: bool, by: str, reason: str) -> str:
+    """Settle a doubt; gives what happens next, in words."""
+    if isinstance(landed, Unsaid) == (not not_landed):
+        raise Refusal("say either that it landed, with its result, or that it did not; nothing was changed")
+    verdict = "not_landed" if not_landed else "landed"
+    value = None if not_landed else json.dumps(landed, ensure_ascii=False)
+    letter = {"step": step_id, "verdict": verdict, "value": value, "by": by, "reason": reason}
+    data = None if value is None else value.encode()
+    record = rec.DoubtSettled(step_id=step_id, verdict=verdict, by=by, reason=reason, value=data)
+
+    def still_open(journal: Journal) -> None:
+        history = journal.histories.get(step_id)
+        if history is None:
+            raise Refusal(f"run {run_id!r} has no step {step_id!r}; nothing was changed. `holdfast inbox` lists the open doubts")
+        if not history.open_doubt(journal.head.epoch + 1):
+            raise Refusal(f"step {step_id} of run {run_id!r} is not in doubt{_settled_by(history.settled)}; nothing was changed")
+
+    owned = _tell(engine, run_id, still_open, [record], kind="settle", letter=letter, why=f"resolve by {by}")
+    return "the run executes now and takes this into account" if owned else f"the run is ready to go on: holdfast resume {run_id} --here APP.py"
+
+
+def cancel(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
+    """Close a run for good; gives what happens next, in words."""
+
+    def not_final(journal: Journal) -> None:
+        _refuse_final(journal.head)
+
+    record = rec.RunCancelled(by=by, reason=reason)
+    owned = _tell(engine, run_id, not_final, [record], kind="cancel", letter={"by": by, "reason": reason}, why=f"cancel by {by}")
+    return "its owner has been told to stop" if owned else "the run is cancelled"
+
+
+def resume(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
+    """Mark a run as ready; gives what happens next, in words."""
+    why = f"resume by {by}{': ' + reason if reason else ''}"
+    for _ in range(MAX_TRIES):
+        journal = Journal.load(*loaded(engine, run_id))
+        _refuse_final(journal.head)
+        if _is_owned(engine, journal.head):
+            raise Refusal(f"run {run_id!r} executes now in {journal.head.owner}; nothing was changed")
+        cleared = journal.verdict.escaped if journal.head.status == "failed" and isinstance(journal.verdict, rec.RunFailed) else []
+        if _claimed(engine, journal, [rec.RunResumed(owner="", why=why, cleared=list(cleared))]):
+            return "the run is ready for whoever runs its agent next"
+    raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
+
+
+def order_for(engine: Engine, run_id: str, agents: Sequence[Agent[..., Any]], *, where: str, wait: bool) -> Order:
+    """The order that goes on with a recorded run, with the arguments it was started with."""
+    head, rows = loaded(engine, run_id)
+    started = Journal.load(head, rows).started
+    assert started is not None
+    found = [agent for agent in agents if agent.name == head.agent]
+    if not found:
+        raise UnknownAgent(head.agent, where, ", ".join(sorted(agent.name for agent in agents)))
+    try:
+        args, kwargs = found[0].orders.give_back(started.args or b"{}")
+    except ValueError as error:
+        raise Refusal(f"the arguments of run {run_id!r} no longer fit agent {head.agent!r}: {error}; nothing was changed") from error
+    return Order(agent=found[0], run_id=run_id, args=args, kwargs=kwargs, wait=wait, recorded_arguments=True)
+
+
+def _tell(engine: Engine, run_id: str, allowed: Any, records: list[rec.Record], *, kind: str, letter: dict[str, Any], why: str) -> bool:
+    """Write the records as the run's own if nobody owns it, otherwise post a letter to its owner; True where it was a letter."""
+    for _ in range(MAX_TRIES):
+        journal = Journal.load(*loaded(engine, run_id))
+        allowed(journal)
+        if _is_owned(engine, journal.head):
+            engine.store.post(run_id, kind, json.dumps(letter).encode(), engine.clock.now_us())
+            return True
+        if _claimed(engine, journal, [rec.RunResumed(owner="", why=why), *records]):
+            return False
+    raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
+
+
+def _claimed(engine: Engine, journal: Journal, records: list[rec.Record]) -> bool:
+    """Whether the records went in; False where somebody else was faster."""
+    try:
+        engine.committer.commit(journal, records)
+    except LeaseLost:
+        return False
+    except Unwinding as stopped:
+        raise getattr(stopped, "error", stopped) from stopped
+    return True
+
+
+def _is_owned(engine: Engine, head: Head) -> bool:
+    return head.owner is not None and engine.observer.life_of(head.owner) == "alive"
+
+
+def _refuse_final(head: Head) -> None:
+    if head.status in ("done", "cancelled"):
+        raise Refusal(f"run {head.run_id!r} is {head.status} and stays so; nothing was changed")
+
+
+def _settled_by(settled: rec.DoubtSettled | None) -> str:
+    return f": {settled.by} said {settled.verdict.replace('_', ' ')}" if settled is not None else ""

@@ -1,0 +1,267 @@
+"""One frozen class per kind of fact that a journal can hold, and their way to rows and back.
+
+A record's fields become the JSON body of a row. `step_id`, `value` and `args` have columns of their own: `value` is the data that
+replay gives back, `args` what a step was called with. Argument bytes enter the chain as `args_sha`, so that they can be pruned later.
+Fields that hold their default are left out, so that a field can be added without changing what older rows mean.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+Json = dict[str, Any]
+
+COLUMNS = frozenset({"step_id", "value", "args"})
+"""Fields that are columns of a row instead of part of its body."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What all facts have: the step they speak of, if any, and the data they carry."""
+
+    kind: ClassVar[str] = ""
+    step_id: str = ""
+    value: bytes | None = None
+    args: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted(Record):
+    """A run began; `args` are the agent's arguments, `origin` the root of all its idempotency keys."""
+
+    kind = "run.started"
+    agent: str
+    fingerprint: str
+    origin: str
+    owner: str = ""
+    version: str = ""
+    tags: dict[str, str] = field(default_factory=dict)
+    args_sha: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResumed(Record):
+    """A process, or an operator's verb, took the run; `cleared` are the failures it goes behind."""
+
+    kind = "run.resumed"
+    owner: str
+    why: str
+    version: str = ""
+    cleared: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDone(Record):
+    """The agent returned; `value` is its encoded result."""
+
+    kind = "run.done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFailed(Record):
+    """An error escaped the agent; `escaped` are the steps whose failures it carried."""
+
+    kind = "run.failed"
+    error: Json
+    escaped: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCancelled(Record):
+    """Somebody closed the run for good."""
+
+    kind = "run.cancelled"
+    by: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunWaiting(Record):
+    """Every branch waits; the run holds nothing until somebody or some time wakes it."""
+
+    kind = "run.waiting"
+    waits: str
+    steps: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReleased(Record):
+    """The owner let go of an unfinished run, which anybody may take."""
+
+    kind = "run.released"
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunBlocked(Record):
+    """The run cannot go on with this code; `step_id` is where it stands."""
+
+    kind = "run.blocked"
+    error: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStarted(Record):
+    """A step's body is about to begin. For an effect this is the intent, durable before the body runs."""
+
+    kind = "step.started"
+    name: str
+    fingerprint: str
+    attempt: int = 1
+    effect: bool = False
+    key: str = ""
+    args_sha: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptFailed(Record):
+    """One attempt ended in `error` and another may follow; `landed` is "no" or "unknown"."""
+
+    kind = "step.attempt_failed"
+    name: str
+    fingerprint: str
+    error: Json
+    attempt: int = 1
+    landed: str = "no"
+    delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepDone(Record):
+    """A step returned; `value` is its encoded result, or nothing where `not_kept` says why."""
+
+    kind = "step.done"
+    name: str
+    fingerprint: str
+    attempt: int = 1
+    effect: bool = False
+    started_us: int = 0
+    args_sha: str = ""
+    usage: list[Json] = field(default_factory=list)
+    not_kept: str = ""
+    shown: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFailed(Record):
+    """A step failed for good; `doubt` where it is not known whether the effect happened."""
+
+    kind = "step.failed"
+    name: str
+    fingerprint: str
+    error: Json
+    attempt: int = 1
+    effect: bool = False
+    started_us: int = 0
+    args_sha: str = ""
+    usage: list[Json] = field(default_factory=list)
+    doubt: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepBrokenOff(Record):
+    """A step's body was cancelled; `cause` is the step id of the time-out or race that did it, or empty."""
+
+    kind = "step.broken_off"
+    name: str
+    fingerprint: str
+    attempt: int = 1
+    effect: bool = False
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoubtOpened(Record):
+    """It is not known whether an effect happened; `action` is what in_doubt says, or why it became "ask"."""
+
+    kind = "doubt.opened"
+    name: str
+    fingerprint: str
+    reason: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoubtSettled(Record):
+    """Somebody said what is true of a doubt: "landed" (with `value`), "not_landed", or "unknown" from a probe."""
+
+    kind = "doubt.settled"
+    verdict: str
+    by: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeoutFired(Record):
+    """The time-out `step_id` cancelled what ran inside it."""
+
+    kind = "timeout.fired"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSaved(Record):
+    """The state object `step_id` had changed by the commit that this row rides on."""
+
+    kind = "state.saved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeRead(Record):
+    """The scope `step_id` read the time; `times_us` are the readings since its last commit."""
+
+    kind = "time.read"
+    times_us: list[int]
+
+
+KINDS: dict[str, type[Record]] = {
+    cls.kind: cls
+    for cls in (
+        RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked,
+        StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
+        DoubtOpened, DoubtSettled, TimeoutFired, StateSaved, TimeRead,
+    )
+}  # fmt: skip
+
+
+class _Shape(NamedTuple):
+    """The body fields of one kind: name and the default that is left out."""
+
+    fields: tuple[tuple[str, object], ...]
+
+
+def _shape(cls: type[Record]) -> _Shape:
+    shown = []
+    for spec in dataclasses.fields(cls):
+        if spec.name in COLUMNS:
+            continue
+        default = spec.default_factory() if spec.default_factory is not dataclasses.MISSING else spec.default
+        shown.append((spec.name, default))
+    return _Shape(tuple(shown))
+
+
+_SHAPES = {cls: _shape(cls) for cls in KINDS.values()}
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
+
+
+def to_body(record: Record) -> bytes:
+    """The JSON body of the row that will hold this record."""
+    body = {}
+    for name, default in _SHAPES[type(record)].fields:
+        value = getattr(record, name)
+        if value != default:
+            body[name] = value
+    return _encode(body).encode("utf-8", "surrogatepass")
+
+
+def from_parts(*, kind: str, step_id: str, body: bytes, value: bytes | None, args: bytes | None) -> Record:
+    """The record that a row holds. Raises ValueError for a kind or a field that this version does not know."""
+    cls = KINDS.get(kind)
+    if cls is None:
+        raise ValueError(f"unknown kind of record {kind!r}")
+    try:
+        return cls(step_id=step_id, value=value, args=args, **json.loads(body))
+    except TypeError as error:
+        raise ValueError(f"a {kind} record with other fields than this version knows: {error}") from error

@@ -1,0 +1,196 @@
+"""What a journal says about one step, and what follows from it for the call that the code makes now; pure.
+
+`History` folds the records of one step. `decide` compares it with the call and answers with one of seven decisions:
+
+| the journal holds                                   | decision   |
+|-----------------------------------------------------|------------|
+| nothing                                             | Execute    |
+| another name or other arguments                     | Mismatch   |
+| a result                                            | Return     |
+| a failure that was not cleared                      | Raise      |
+| broken off by a recorded time-out or race           | Hang       |
+| safe step without outcome; effect known not to have happened | Execute, next attempt |
+| effect with an intent and no outcome                | Doubt      |
+| a doubt that was settled as landed                  | Landed     |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from . import _records as rec
+
+DIED = "the process ended between the intent and the outcome"
+
+
+@dataclass(slots=True)
+class History:
+    """What the records of one step say, folded one by one in the order of their seq."""
+
+    name: str = ""
+    fingerprint: str = ""
+    effect: bool = False
+    key: str = ""
+    args: bytes | None = None
+    attempts: int = 0
+    first_us: int = 0
+    started_us: int = 0
+    started_epoch: int = 0
+    outcome: rec.Record | None = None
+    outcome_seq: int = 0
+    trouble: rec.AttemptFailed | rec.StepBrokenOff | None = None
+    doubt: rec.DoubtOpened | None = None
+    settled: rec.DoubtSettled | None = None
+
+    def fold(self, record: rec.Record, *, seq: int, at_us: int, epoch: int) -> None:
+        """Take one more record of this step into account."""
+        match record:
+            case rec.StepStarted():
+                self._identify(record.name, record.fingerprint, effect=record.effect)
+                self.key, self.args = record.key, record.args
+                self.attempts, self.started_us, self.started_epoch = record.attempt, at_us, epoch
+                self.first_us = self.first_us or at_us
+                self.trouble = self.doubt = self.settled = None
+            case rec.AttemptFailed():
+                self._identify(record.name, record.fingerprint, effect=self.effect)
+                self.attempts, self.trouble = record.attempt, record
+            case rec.StepDone() | rec.StepFailed():
+                self._identify(record.name, record.fingerprint, effect=record.effect)
+                self.attempts, self.outcome, self.outcome_seq = record.attempt, record, seq
+                self.args = self.args if record.args is None else record.args
+            case rec.StepBrokenOff():
+                self._identify(record.name, record.fingerprint, effect=record.effect)
+                self.attempts, self.trouble = record.attempt, record
+                if record.cause:
+                    self.outcome, self.outcome_seq = record, seq
+            case rec.TimeoutFired():
+                self.outcome, self.outcome_seq = record, seq
+            case rec.DoubtOpened():
+                self._identify(record.name, record.fingerprint, effect=True)
+                self.doubt = record
+                self.settled = None
+            case rec.DoubtSettled():
+                self.settled = record
+                if record.verdict != "unknown":
+                    self.doubt = None
+            case _:
+                raise AssertionError(f"a {record.kind} record does not belong to a step")
+
+    def clear_failure(self) -> None:
+        """Go behind a failure that had ended the run: the step is decided anew."""
+        if isinstance(self.outcome, rec.StepFailed):
+            self.outcome, self.outcome_seq, self.attempts = None, 0, 0
+
+    def open_doubt(self, epoch: int) -> bool:
+        """Whether it is not known if this effect happened; an effect running in this very epoch is not a doubt."""
+        if not self.effect or (self.settled is not None and self.settled.verdict != "unknown"):
+            return False
+        match self.outcome:
+            case rec.StepDone():
+                return False
+            case rec.StepFailed():
+                return self.outcome.doubt
+            case rec.StepBrokenOff():
+                return True
+        if self.doubt is not None:
+            return True
+        known_not = isinstance(self.trouble, rec.AttemptFailed) and self.trouble.landed == "no"
+        return self.started_us > 0 and self.started_epoch < epoch and not known_not
+
+    def _identify(self, name: str, fingerprint: str, *, effect: bool) -> None:
+        self.name, self.fingerprint, self.effect = name, fingerprint, effect
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """Run the body; `attempt` counts from 1."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """The step has returned already."""
+
+    seq: int
+    record: rec.StepDone
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """The step has failed already."""
+
+    seq: int
+    record: rec.StepFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """The body was cancelled by something recorded, which will cancel it again in its turn."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """An intent without an outcome; `asked` where a person has been asked already."""
+
+    reason: str
+    attempt: int
+    asked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A doubt was settled: it happened, and `value` is its result."""
+
+    value: bytes | None
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """The code calls something else than was recorded here."""
+
+    recorded: str
+
+
+Decision: TypeAlias = Execute | Return | Raise | Hang | Doubt | Landed | Mismatch
+
+
+def decide(history: History | None, *, name: str, fingerprint: str, effect: bool) -> Decision:
+    """What to do with a call, given what the journal holds under its step id."""
+    if history is None or not history.name:
+        return Execute(1)
+    if (history.name, history.fingerprint) != (name, fingerprint):
+        return Mismatch(history.name)
+    match history.outcome:
+        case rec.StepDone():
+            return Return(history.outcome_seq, history.outcome)
+        case rec.StepFailed():
+            return Raise(history.outcome_seq, history.outcome)
+        case rec.StepBrokenOff():
+            return Hang(history.outcome_seq)
+    if not effect and not history.effect:
+        return Execute(history.attempts + 1)
+    return _decide_unfinished(history)
+
+
+def _decide_unfinished(history: History) -> Decision:
+    """An effect that began and has no outcome."""
+    if history.settled is not None and history.settled.verdict == "landed":
+        return Landed(history.settled.value, history.attempts)
+    if history.settled is not None and history.settled.verdict == "not_landed":
+        return Execute(history.attempts + 1)
+    asked = history.doubt is not None and history.doubt.action == "ask"
+    match history.trouble:
+        case rec.AttemptFailed(landed="no") if history.doubt is None:
+            return Execute(history.attempts + 1)
+        case rec.AttemptFailed():
+            return Doubt(str(history.trouble.error.get("message", "")) or "an error", history.attempts, asked)
+        case rec.StepBrokenOff():
+            return Doubt("its body was broken off", history.attempts, asked)
+    if history.started_us == 0 and history.doubt is not None:
+        return Doubt(history.doubt.reason, history.attempts, asked)
+    return Doubt(DIED, history.attempts, asked)

@@ -1,0 +1,292 @@
+"""A run while it executes here, and the places in it from which code may speak to it.
+
+`Run` is one run in one process: its journal, the order of its outcomes, what rides on its next commit. A `Scope` is a line of execution
+that numbers its own steps: the agent itself, or one branch of a gather. A `Body` is the inside of a step. The context variable says
+in which of them the current code is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from . import _records as rec
+from ._clock import Clock
+from ._commit import Committer
+from ._ids import effect_key, seeded, uuid_from
+from ._journal import Journal
+from ._turnstile import Turnstile
+from .errors import Cancelled, HoldfastError, Parked, Stopped, Unwinding
+
+if TYPE_CHECKING:
+    from ._steps import Call
+    from ._state import Tracked
+
+CANCEL = "cancel"
+"""The cause of a step that was broken off because the run was cancelled."""
+
+
+class Place:
+    """Where code is: in a scope or in a body."""
+
+    __slots__ = ("run",)
+    run: Run
+
+
+class TimeOut(Protocol):
+    """A time-out around code: `fired` once it cancels, `doomed` where the journal says that it will."""
+
+    step_id: str
+    fired: bool
+    doomed: bool
+
+    def due(self) -> bool:
+        """Whether it should fire now."""
+
+
+class Scope(Place):
+    """One line of execution with its own numbers: `path` is empty for the agent, "12.1" for branch 1 of the gather at 12."""
+
+    __slots__ = ("blocks", "calls", "count", "doomed", "doubts", "joining", "lives", "lost", "parent", "path", "states", "stream", "task", "times")
+
+    def __init__(self, run: Run, path: str, parent: Scope | None, *, doomed: bool = False) -> None:
+        self.run, self.path, self.parent, self.doomed = run, path, parent, doomed
+        self.count = self.lives = self.doubts = self.times = self.states = 0
+        self.joining = False
+        self.lost = ""
+        self.calls: dict[str, int] = {}
+        self.blocks: list[TimeOut] = []
+        self.stream: random.Random | None = None
+        self.task = here()
+        run.scopes.append(self)
+
+    def reserve(self) -> str:
+        """The id of the next step of this scope."""
+        self.count += 1
+        return f"{self.path}.{self.count}" if self.path else str(self.count)
+
+    def reserve_call(self, call_id: str) -> str:
+        """The id of a call that brings its own identity, within the reply that asked for it."""
+        reply = f"{self.path}.{self.count}" if self.path else str(self.count)
+        place = f"{reply}:{call_id}"
+        index = self.calls.get(place, 0)
+        return f"{place}#{index + 1}" if index else place
+
+    def completed_call(self, step_id: str) -> None:
+        """A call with its own identity has ended: only now is the same id another call."""
+        place = step_id.rpartition("#")[0] or step_id
+        self.calls[place] = self.calls.get(place, 0) + 1
+
+    def mine(self) -> bool:
+        """Whether the code that asks is the line of execution that this scope belongs to."""
+        return self.task is here()
+
+    def line(self) -> Iterator[Scope]:
+        """This scope and those it is a branch of, the nearest first."""
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.parent
+
+    def time_outs(self) -> list[TimeOut]:
+        """The time-outs around this code, the nearest first."""
+        return [block for scope in self.line() for block in reversed(scope.blocks)]
+
+    def cause(self) -> str:
+        """The recorded thing that is cancelling this scope, or nothing."""
+        for scope in self.line():
+            for block in scope.blocks:
+                if block.fired:
+                    return block.step_id
+            if scope.lost:
+                return scope.lost
+        return CANCEL if self.run.cancelling is not None else ""
+
+    def to_be_cancelled(self) -> bool:
+        """Whether the journal holds the cancellation of this scope: what has no outcome by then never had one."""
+        return any(scope.doomed or scope.lost or any(block.doomed for block in scope.blocks) for scope in self.line())
+
+    def random(self) -> random.Random:
+        """The seeded stream of this scope."""
+        if self.stream is None:
+            self.stream = seeded(self.run.origin, f"scope {self.path}")
+        return self.stream
+
+    def close(self) -> None:
+        """This line of execution has ended."""
+        self.run.scopes.remove(self)
+        self.run.turnstile.come_back(self)
+        self.run.park_if_stuck()
+
+
+class Body(Place):
+    """The inside of a step: what may be repeated, and what must not be called from here."""
+
+    __slots__ = ("call", "stream", "usage")
+
+    def __init__(self, call: Call) -> None:
+        self.run, self.call = call.run, call
+        self.usage: list[rec.Json] = []
+        self.stream: random.Random | None = None
+
+    def random(self) -> random.Random:
+        """A stream that derives from the step's key: the same in every attempt."""
+        if self.stream is None:
+            self.stream = seeded(self.run.origin, f"body {self.call.step_id}")
+        return self.stream
+
+
+place: contextvars.ContextVar[Place | None] = contextvars.ContextVar("holdfast_place", default=None)
+plain: contextvars.ContextVar[bool] = contextvars.ContextVar("holdfast_plain", default=False)
+active: set[Run] = set()
+"""The runs that execute in this process now: a step that sees none of them has lost its context."""
+
+
+def here() -> object:
+    """The task, or outside an event loop the thread, that executes this very line."""
+    try:
+        return asyncio.current_task() or threading.current_thread()
+    except RuntimeError:
+        return threading.current_thread()
+
+
+class Waiter:
+    """A step that waits for a person: woken by a settled doubt, or unwound when the run parks."""
+
+    __slots__ = ("event", "future", "outcome", "step_id")
+
+    def __init__(self, step_id: str) -> None:
+        self.step_id = step_id
+        self.event = threading.Event()
+        self.future: asyncio.Future[None] | None = None
+        self.outcome: Unwinding | None = None
+
+    def wake(self, outcome: Unwinding | None = None) -> None:
+        """Let it go on, or unwind it with `outcome`; from any thread."""
+        self.outcome = outcome
+        self.event.set()
+        if self.future is not None:
+            self.future.get_loop().call_soon_threadsafe(_resolve, self.future)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class Run:
+    """One run, while this process executes it."""
+
+    def __init__(
+        self,
+        *,
+        journal: Journal,
+        committer: Committer,
+        clock: Clock,
+        blocking: bool,
+        resources: Sequence[object] = (),
+        proven: bool = True,
+        lease_s: float = 0.0,
+    ) -> None:
+        assert journal.started is not None
+        self.journal, self.committer, self.clock = journal, committer, clock
+        self.blocking, self.resources, self.started = blocking, resources, journal.started
+        self.claimed_us, self.proven, self.lease_s = clock.now_us(), proven, lease_s
+        self.origin = journal.started.origin
+        self.turnstile = Turnstile(journal.outcomes(), alone=lambda: self.in_progress <= 1, boundary=self._boundary)
+        self.scopes: list[Scope] = []
+        self.in_progress = 0
+        self.requested: set[str] = set()
+        self.long_steps: dict[str, tuple[float, Callable[[], rec.StepStarted]]] = {}
+        self.tracked: dict[str, Tracked] = {}
+        self.times: dict[str, list[int]] = {}
+        self.keys: dict[str, tuple[str, str, str]] = {}
+        self.cleanups: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+        self.waiters: dict[str, Waiter] = {}
+        self.ended: Unwinding | None = None
+        self.cancelling: Cancelled | None = None
+        self.root: asyncio.Task[object] | None = None
+        self.spent_usd = journal.head.usd
+        self.lock = threading.Lock()
+
+    @property
+    def id(self) -> str:
+        return self.journal.head.run_id
+
+    def check(self) -> None:
+        """Raise what takes this run down, if something does."""
+        if self.ended is not None:
+            raise self.ended
+        if self.cancelling is not None and self.blocking:
+            raise self.cancelling
+
+    def stop(self, error: HoldfastError) -> Stopped:
+        """End the run here with an error that agent code cannot swallow; whoever waits is unwound too."""
+        if not isinstance(self.ended, Stopped):
+            self.ended = Stopped(error)
+            self.unwind(self.ended)
+        return self.ended
+
+    def unwind(self, outcome: Unwinding) -> None:
+        """Take everything down that waits."""
+        self.ended = self.ended or outcome
+        for waiter in list(self.waiters.values()):
+            waiter.wake(outcome)
+
+    def solo(self) -> bool:
+        """Whether nothing else in this process could share a flush with this run."""
+        return self.committer.lanes <= 1 and self.in_progress <= 1
+
+    def key_of(self, step_id: str) -> str:
+        return effect_key(self.origin, step_id)
+
+    def riders(self) -> list[rec.Record]:
+        """What has no commit of its own and goes with the next one: times that were read, states that changed."""
+        records: list[rec.Record] = []
+        if self.times:
+            records += [rec.TimeRead(step_id=path, times_us=times) for path, times in self.times.items()]
+            self.times = {}
+        for step_id, tracked in self.tracked.items():
+            value = tracked.changed()
+            if value is not None:
+                records.append(rec.StateSaved(step_id=step_id, value=value))
+        return records
+
+    def with_riders(self, records: Sequence[rec.Record]) -> Sequence[rec.Record]:
+        """The records, behind whatever rides on them."""
+        if not self.times and not self.tracked:
+            return records
+        return [*self.riders(), *records]
+
+    def _boundary(self, seq: int) -> None:
+        for tracked in self.tracked.values():
+            tracked.set_to(seq)
+
+    def read_time(self, scope: Scope) -> int:
+        """The recorded time of this reading, or the time now, which rides on the next commit."""
+        recorded = self.journal.times.get(scope.path, ())
+        index, scope.times = scope.times, scope.times + 1
+        if index < len(recorded):
+            return recorded[index]
+        now_us = self.clock.now_us()
+        self.times.setdefault(scope.path, []).append(now_us)
+        return now_us
+
+    def park_if_stuck(self) -> None:
+        """Unwind the code when nothing is left to do but to wait."""
+        if self.ended is None and self.stuck():
+            self.unwind(Parked())
+
+    def stuck(self) -> bool:
+        """Whether every line of execution that is known waits for a person, and no step runs."""
+        return bool(self.waiters) and all(
+            scope.lives == scope.doubts and (scope.joining or scope.doubts > 0) for scope in self.scopes
+        )
+
+    def draw_uuid(self, where: Scope | Body) -> uuid.UUID:
+        return uuid_from(where.random())

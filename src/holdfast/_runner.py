@@ -1,0 +1,424 @@
+"""Drive one run until it is done, waiting or failed.
+
+`attend` is the life of a run in this process, again as a generator of commands: take it (or wait for whoever has it), play it, and if it
+waits for a person, come back when something has changed. `conclude` turns the way in which the agent's code ended into the record that
+says so. Both are written once; `attend_async` and `attend_blocking` carry them out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from . import _records as rec
+from ._clock import Clock
+from ._commands import Commit, Life, Pause
+from ._commit import Committer
+from ._decorators import Agent
+from ._drive import drive_async, drive_blocking
+from ._failpoints import reach
+from ._journal import Journal, args_digest
+from ._lease import Keeper, Observer
+from ._replay import History
+from ._run import Run, Scope, active, place
+from ._steps import Call, Spec, life, shown_call
+from .codec.failures import failure
+from .codec.fingerprint import fingerprint
+from .errors import (
+    Cancelled, HoldfastError, LeaseLost, NotKept, Parked, ReplayMismatch, RunCancelled, RunConflict, RunInterrupted, RunWaiting,
+    Stopped, StoreError, UndecodableResult,
+)  # fmt: skip
+from .store import Head, Store
+
+POLL_S = 0.05
+"""How often a process looks whether the run it waits for has moved."""
+
+CLEANUP = "cleanup."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """What all runs of one opened store share."""
+
+    store: Store
+    clock: Clock
+    committer: Committer
+    keeper: Keeper
+    observer: Observer
+    resources: Sequence[object]
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What somebody wants to have run."""
+
+    agent: Agent[..., Any]
+    run_id: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    wait: bool = True
+    recorded_arguments: bool = False
+
+    def fingerprint(self) -> str:
+        return fingerprint(self.agent.arguments.bind(self.args, self.kwargs))
+
+    def encoded(self) -> bytes:
+        return self.agent.orders.keep(self.args, self.kwargs)
+
+
+class Claim(NamedTuple):
+    """Make records durable for a run that nobody plays yet; `LeaseLost` is thrown in where somebody else was faster."""
+
+    journal: Journal
+    records: Sequence[rec.Record]
+
+
+class Play(NamedTuple):
+    """Execute the agent in this run; the answer is its result, the error that ended it is thrown in."""
+
+    run: Run
+
+
+Errand: TypeAlias = Generator[Pause | Claim | Play, Any, Any]
+
+
+def attend(engine: Engine, order: Order) -> Errand:
+    """From the order to its result, through whatever waits the run has in it."""
+    announced = False
+    while True:
+        taken = yield from _acquire(engine, order)
+        if not isinstance(taken, Run):
+            return _result(order, taken)
+        try:
+            return (yield Play(taken))
+        except RunWaiting as waiting:
+            if not order.wait:
+                raise
+            if not announced:
+                announced = True
+                print(f"holdfast: {waiting}", file=sys.stderr, flush=True)
+            yield from _until_moved(engine, order.run_id)
+
+
+async def attend_async(engine: Engine, order: Order) -> Any:
+    """Carry out `attend` on the event loop."""
+    errand = attend(engine, order)
+    try:
+        command = next(errand)
+        while True:
+            try:
+                match command:
+                    case Pause(seconds):
+                        answer = await asyncio.sleep(seconds)
+                    case Claim(journal, records):
+                        answer = await engine.committer.commit_async(journal, records)
+                    case Play(run):
+                        answer = await _play_async(engine, order, run)
+            except BaseException as error:  # noqa: BLE001 (everything goes into the errand, which decides)
+                command = errand.throw(error)
+            else:
+                command = errand.send(answer)
+    except StopIteration as stop:
+        return stop.value
+
+
+def attend_blocking(engine: Engine, order: Order) -> Any:
+    """Carry out `attend` in this thread."""
+    errand = attend(engine, order)
+    try:
+        command = next(errand)
+        while True:
+            try:
+                match command:
+                    case Pause(seconds):
+                        answer = time.sleep(seconds)
+                    case Claim(journal, records):
+                        answer = engine.committer.commit(journal, records)
+                    case Play(run):
+                        answer = _play_blocking(engine, order, run)
+            except BaseException as error:  # noqa: BLE001 (everything goes into the errand, which decides)
+                command = errand.throw(error)
+            else:
+                command = errand.send(answer)
+    except StopIteration as stop:
+        return stop.value
+
+
+# --- taking a run ---------------------------------------------------------------------------------------------------
+
+
+def _acquire(engine: Engine, order: Order) -> Errand:
+    """A run that belongs to this process now, or the journal of one that has ended."""
+    while True:
+        loaded = engine.store.load(order.run_id)
+        if loaded is None:
+            journal, records, proven = Journal(order.run_id), [_started(engine, order)], True
+        else:
+            journal = Journal.load(*loaded)
+            _refuse_conflict(order, journal)
+            if journal.head.status in ("done", "cancelled"):
+                return journal
+            if not _free(engine, journal.head):
+                yield Pause(POLL_S)
+                continue
+            records, proven = [_resumed(engine, order, journal)], _proven(engine, journal.head)
+        try:
+            reach("claim.before")
+            engine.keeper.enroll()
+            yield Claim(journal, records)
+            reach("claim.after")
+        except LeaseLost:
+            continue
+        return Run(
+            journal=journal, committer=engine.committer, clock=engine.clock, blocking=not order.agent.is_async,
+            resources=engine.resources, proven=proven, lease_s=engine.lease_s,
+        )  # fmt: skip
+
+
+def _free(engine: Engine, head: Head) -> bool:
+    """Whether the run can be taken: nobody owns it, or its owner is dead or has been silent for the lease time."""
+    if head.owner is None:
+        return True
+    if head.owner == engine.keeper.owner:
+        return head.run_id not in engine.keeper.runs
+    return engine.observer.life_of(head.owner) != "alive"
+
+
+def _proven(engine: Engine, head: Head) -> bool:
+    return head.owner is None or head.owner == engine.keeper.owner or engine.observer.life_of(head.owner) == "dead"
+
+
+def _started(engine: Engine, order: Order) -> rec.RunStarted:
+    args = order.encoded()
+    return rec.RunStarted(
+        agent=order.agent.name, version=order.agent.version, fingerprint=order.fingerprint(), origin=order.run_id,
+        owner=engine.keeper.owner, tags=dict(order.tags), args=args, args_sha=args_digest(args),
+    )  # fmt: skip
+
+
+def _resumed(engine: Engine, order: Order, journal: Journal) -> rec.RunResumed:
+    head = journal.head
+    why = "taken over" if head.owner else head.status
+    cleared = journal.verdict.escaped if head.status == "failed" and isinstance(journal.verdict, rec.RunFailed) else []
+    return rec.RunResumed(owner=engine.keeper.owner, why=why, version=order.agent.version, cleared=list(cleared))
+
+
+def _refuse_conflict(order: Order, journal: Journal) -> None:
+    started = journal.started
+    assert started is not None
+    same = started.agent == order.agent.name and (order.recorded_arguments or started.fingerprint == order.fingerprint())
+    if not same:
+        raise RunConflict(order.run_id, shown_call(started.agent, started.args), shown_call(order.agent.name, order.encoded()))
+
+
+def _result(order: Order, journal: Journal) -> Any:
+    """What a run that has ended gives: its recorded result, without executing anything."""
+    match journal.verdict:
+        case rec.RunDone():
+            try:
+                return order.agent.codec().give_back(journal.verdict.value or b"null")
+            except ValueError as error:
+                raise UndecodableResult(order.run_id, "result", order.agent.name, str(error)) from error
+        case rec.RunCancelled():
+            raise RunCancelled(order.run_id, journal.verdict.by, journal.verdict.reason)
+    raise AssertionError(f"run {order.run_id} has ended without a verdict")
+
+
+def _until_moved(engine: Engine, run_id: str) -> Errand:
+    """Wait, holding nothing, until somebody has written to the run."""
+    before = engine.store.head(run_id)
+    while engine.store.head(run_id) == before:
+        yield Pause(POLL_S)
+
+
+# --- playing it -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The agent's code came to its end."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The agent's code was left by an error."""
+
+    error: BaseException
+
+
+async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
+    with _Stage(engine, run) as scope:
+        run.root = asyncio.current_task()
+        try:
+            outcome: Returned | Raised = Returned(await order.agent.fn(*order.args, **order.kwargs))
+        except BaseException as error:  # noqa: BLE001 (conclude decides what every way to end means)
+            outcome = Raised(error)
+        run.root = None
+        return await drive_async(_concluded(run, order, outcome), run, scope)
+
+
+def _play_blocking(engine: Engine, order: Order, run: Run) -> Any:
+    with _Stage(engine, run) as scope:
+        try:
+            outcome: Returned | Raised = Returned(order.agent.fn(*order.args, **order.kwargs))
+        except BaseException as error:  # noqa: BLE001 (conclude decides what every way to end means)
+            outcome = Raised(error)
+        return drive_blocking(_concluded(run, order, outcome), run, scope)
+
+
+class _Stage:
+    """The run is registered while its code executes, and no longer."""
+
+    def __init__(self, engine: Engine, run: Run) -> None:
+        self._engine, self._run = engine, run
+
+    def __enter__(self) -> Scope:
+        self._engine.keeper.runs[self._run.id] = self._run
+        self._engine.committer.lanes += 1
+        active.add(self._run)
+        scope = Scope(self._run, "", None)
+        self._token = place.set(scope)
+        return scope
+
+    def __exit__(self, *_: object) -> None:
+        place.reset(self._token)
+        active.discard(self._run)
+        self._engine.committer.lanes -= 1
+        self._engine.keeper.runs.pop(self._run.id, None)
+        if self._run.journal.broken is not None:
+            self._engine.keeper.left_behind = True
+
+
+def _concluded(run: Run, order: Order, outcome: Returned | Raised) -> Callable[[], Life[Any]]:
+    """The life that ends the run; what had ended or cancelled it is looked at here, so that its last commits are not refused."""
+    ended, cancelling = run.ended, run.cancelling
+    run.ended = run.cancelling = None
+    return conclude(run, order, outcome, ended or cancelling)
+
+
+def conclude(run: Run, order: Order, outcome: Returned | Raised, ended: BaseException | None) -> Life[Any]:
+    """Record how the run ended here, and give its result or raise what ended it."""
+    if ended is None and isinstance(outcome, Raised):
+        ended = outcome.error
+    match ended:
+        case None:
+            assert isinstance(outcome, Returned)
+            return (yield from _returned(run, order, outcome.value))
+        case LeaseLost():
+            raise ended
+        case Stopped(error=StoreError()):
+            raise ended.error from ended
+        case Stopped():
+            yield Commit([_stopped(ended.error)])
+            raise ended.error from ended.__cause__
+        case Parked():
+            raise (yield from _waiting(run))
+        case Cancelled():
+            yield from _cleanups(run)
+            yield Commit([rec.RunCancelled(by=ended.by, reason=ended.reason)])
+            raise RunCancelled(run.id, ended.by, ended.reason)
+        case Exception():
+            yield from _refuse_unasked(run)
+            yield Commit([rec.RunFailed(error=failure(ended), escaped=sorted(set(_blamed(ended))))])
+            raise ended
+        case _:
+            yield Commit([rec.RunReleased(reason=f"interrupted by {type(ended).__name__}")])
+            raise ended
+
+
+def _returned(run: Run, order: Order, value: Any) -> Life[Any]:
+    yield from _refuse_unasked(run)
+    try:
+        data, kept = order.agent.codec().keep(value)
+    except NotKept as error:
+        yield Commit([rec.RunFailed(error=failure(error))])
+        raise
+    if run.journal.open_doubts():
+        raise (yield from _waiting(run))
+    yield from _cleanups(run)
+    reach("run.before_done")
+    yield Commit([rec.RunDone(value=data)])
+    reach("run.after_done")
+    return kept
+
+
+def _waiting(run: Run) -> Life[RunWaiting]:
+    """Record what the run waits for; from here on it holds nothing."""
+    doubts = run.journal.open_doubts()
+    waits = "; ".join(_doubt_shown(run.id, step_id, history) for step_id, history in doubts)
+    yield Commit([rec.RunWaiting(waits=waits, steps=[step_id for step_id, _ in doubts])])
+    return RunWaiting(run.id, waits)
+
+
+def _doubt_shown(run_id: str, step_id: str, history: History) -> str:
+    return f"did {shown_call(history.name, history.args)} at step {step_id} happen? holdfast resolve {run_id} {step_id} --landed RESULT | --not-landed"
+
+
+def _stopped(error: HoldfastError) -> rec.Record:
+    if isinstance(error, RunInterrupted):
+        return rec.RunReleased(reason=f"interrupted: step {error.step_id} was cancelled from outside")
+    return rec.RunBlocked(step_id=getattr(error, "step_id", ""), error=failure(error))
+
+
+def _refuse_unasked(run: Run) -> Life[None]:
+    """Code that ends without having called what was recorded has taken another path."""
+    for step_id, history in run.journal.histories.items():
+        if step_id in run.requested or step_id.startswith(CLEANUP) or not history.name:
+            continue
+        if history.outcome is not None or history.effect:
+            error = ReplayMismatch(run.id, step_id, shown_call(history.name, history.args), "ends without calling it")
+            yield Commit([_stopped(error)])
+            raise error
+
+
+def _blamed(error: BaseException) -> Iterator[str]:
+    """The steps whose failures `error` carries: itself, its causes and contexts, and the members of groups."""
+    seen: set[int] = set()
+    stack: list[BaseException | None] = [error]
+    while stack:
+        current = stack.pop()
+        if current is None or id(current) in seen:
+            continue
+        seen.add(id(current))
+        if hasattr(current, "__holdfast_step__"):
+            yield str(current.__holdfast_step__)
+        stack += [current.__cause__, current.__context__]
+        if isinstance(current, BaseExceptionGroup):
+            stack += current.exceptions
+
+
+def _cleanups(run: Run) -> Life[None]:
+    """Call what was registered, the newest first, each once; one that fails does not hinder the others."""
+    scope = run.scopes[0]
+    for index in range(len(run.cleanups), 0, -1):
+        fn, args = run.cleanups[index - 1]
+        name = f"cleanup {getattr(fn, '__name__', type(fn).__name__)}"
+        spec = Spec(fn=_quiet(fn), name=name, is_async=inspect.iscoroutinefunction(fn))
+        try:
+            yield from life(Call(spec, scope, f"{CLEANUP}{index}", args, {}))
+        except Exception as error:  # noqa: BLE001 (recorded with the step; the run still ends)
+            print(f"holdfast: {name} of run {run.id} failed: {error}", file=sys.stderr)
+
+
+def _quiet(fn: Callable[..., object]) -> Callable[..., object]:
+    """The function without its result, which nobody keeps."""
+
+    def called(*args: object) -> object:
+        result = fn(*args)
+        return _awaited(result) if inspect.isawaitable(result) else None
+
+    return called
+
+
+async def _awaited(result: Any) -> None:
+    await result

@@ -1,0 +1,62 @@
+"""State objects: their changes are saved with each commit, and replay sets them in place to what they were."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from pydantic import BaseModel
+
+from .codec.values import ValueCodec, codec_for
+from .errors import Misuse
+
+
+class Tracked:
+    """One state object of a run. `recorded` are the values of earlier commits, by seq."""
+
+    __slots__ = ("codec", "last", "recorded", "target")
+
+    def __init__(self, target: object, recorded: list[tuple[int, bytes]]) -> None:
+        if not isinstance(target, dict | list | BaseModel) and not dataclasses.is_dataclass(target):
+            raise Misuse(f"hf.state takes a model, dataclass, dict or list, not {type(target).__name__}; nothing was recorded")
+        self.target = target
+        self.codec: ValueCodec = codec_for(_annotation(target), "the state")
+        self.last = self.codec.keep(target)[0]
+        self.recorded = list(reversed(recorded))
+
+    def changed(self) -> bytes | None:
+        """The encoded value if it differs from the one saved last."""
+        data, _ = self.codec.keep(self.target)
+        if data == self.last:
+            return None
+        self.last = data
+        return data
+
+    def set_to(self, seq: int) -> None:
+        """Set the object in place to what it was at the boundary `seq`, if something was recorded until then."""
+        data = None
+        while self.recorded and self.recorded[-1][0] <= seq:
+            data = self.recorded.pop()[1]
+        if data is not None:
+            overwrite(self.target, self.codec.give_back(data))
+            self.last = data
+
+
+def _annotation(target: object) -> object:
+    return Any if isinstance(target, dict | list) else type(target)
+
+
+def overwrite(target: Any, value: Any) -> None:
+    """Give `target` the contents of `value`, keeping its identity."""
+    match target:
+        case dict():
+            target.clear()
+            target.update(value)
+        case list():
+            target[:] = value
+        case BaseModel():
+            object.__setattr__(target, "__dict__", dict(value.__dict__))
+            object.__setattr__(target, "__pydantic_fields_set__", set(value.__pydantic_fields_set__))
+        case _:
+            for field in dataclasses.fields(target):
+                object.__setattr__(target, field.name, getattr(value, field.name))

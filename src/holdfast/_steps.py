@@ -1,0 +1,403 @@
+"""The life of a step, from the call to its outcome, as a generator of commands; written once for blocking and async code.
+
+Safe step: one commit, after the body. Effect: one commit before the body (the intent), one after (the outcome). An effect whose body ended
+without a clear answer is in doubt, and `_doubt.settle` says what follows. Whatever the journal holds already is given back, never done again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+from . import _records as rec
+from ._commands import Commit, Hang, Invoke, Life, Pause, Turn
+from ._doubt import Action, Attempt, Finished, Found, Move, Uncertain, ask_first, settle
+from ._failpoints import reach
+from ._ids import jitter
+from ._journal import args_digest
+from ._landing import landing
+from ._replay import Doubt, Execute, Landed, Mismatch, Raise, Return, decide
+from ._replay import Hang as Hung
+from ._run import Body, Run, Scope
+from .codec.failures import failure, rebuild
+from .codec.fingerprint import encode_arguments, fingerprint
+from .codec.signature import Arguments, return_annotation
+from .codec.values import ValueCodec, codec_for
+from .errors import (
+    HoldfastError, InDoubt, KeyReused, NotKept, ReplayMismatch, ResultNotKept, RunInterrupted, UndecodableResult,
+)  # fmt: skip
+from .retry import Retry
+
+SHOWN = 200
+"""Characters of a value or call that an error message shows."""
+
+
+class Spec:
+    """What was declared of a step: its function and its options."""
+
+    __slots__ = ("_codec", "arguments", "call_id", "effect", "fn", "ignore", "in_doubt", "is_async", "key", "name", "raises", "retry", "returns", "timeout_s")
+
+    def __init__(
+        self,
+        *,
+        fn: Callable[..., Any],
+        name: str,
+        is_async: bool,
+        in_doubt: Action | None = None,
+        key: str | Callable[..., str] | None = None,
+        retry: Retry | None = None,
+        timeout_s: float | None = None,
+        raises: tuple[type[BaseException], ...] = (),
+        call_id: str | Callable[..., str] | None = None,
+        returns: object = None,
+        ignore: tuple[str, ...] = (),
+    ) -> None:
+        self.fn, self.name, self.is_async = fn, name, is_async
+        self.effect, self.in_doubt, self.key = in_doubt is not None, in_doubt, key
+        self.retry, self.timeout_s, self.raises = retry, timeout_s, raises
+        self.call_id, self.returns, self.ignore = call_id, returns, ignore
+        self.arguments = Arguments(fn, ignore)
+        self._codec: ValueCodec | None = None
+
+    def codec(self) -> ValueCodec:
+        """How results are kept; built once, before the first intent."""
+        if self._codec is None:
+            annotation = return_annotation(self.fn) if self.returns is None else self.returns
+            self._codec = codec_for(annotation, f"the result of step {self.name!r}")
+        return self._codec
+
+
+class Call:
+    """One call of a step in a run: who, with what, numbered by its `home` and executed in its `scope`."""
+
+    __slots__ = ("args", "bound", "fingerprint", "home", "key", "kwargs", "run", "scope", "spec", "started_at_us", "step_id")
+
+    def __init__(self, spec: Spec, scope: Scope, step_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.spec, self.home, self.scope, self.run, self.step_id = spec, scope, scope, scope.run, step_id
+        self.args, self.kwargs = args, kwargs
+        self.bound = spec.arguments.bind(args, kwargs)
+        self.fingerprint = fingerprint(self.bound)
+        self.key = ""
+        self.started_at_us = 0
+
+    def shown(self) -> str:
+        """The call as a person would write it."""
+        return shown_call(self.spec.name, encode_arguments(self.bound))
+
+    def first_us(self) -> int:
+        """When the first intent of this effect was recorded."""
+        return self.run.journal.histories[self.step_id].first_us
+
+    def started_us(self) -> int:
+        """When the latest attempt began."""
+        return self.run.journal.histories[self.step_id].started_us
+
+    def unfit(self, value: bytes | None) -> str:
+        """Why these bytes cannot be the result of this call, or nothing."""
+        try:
+            self.spec.codec().give_back(value or b"null")
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    def blamed(self, error: BaseException) -> BaseException:
+        """The error, marked with the step it came from: a resumed run goes behind the failure that escaped."""
+        try:
+            error.__holdfast_step__ = self.step_id  # type: ignore[attr-defined]
+        except AttributeError:
+            pass
+        return error
+
+
+def shown_call(name: str, args: bytes | None) -> str:
+    """A call with its arguments, shortened for a message."""
+    try:
+        bound = json.loads(args or b"{}")
+        inside = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in bound.items())
+    except (ValueError, AttributeError):
+        inside = "..."
+    return f"{name}({inside if len(inside) <= SHOWN else inside[:SHOWN] + '...'})"
+
+
+def life(call: Call) -> Life[Any]:
+    """From the call to its outcome."""
+    run, spec = call.run, call.spec
+    run.requested.add(call.step_id)
+    history = run.journal.histories.get(call.step_id)
+    decision = decide(history, name=spec.name, fingerprint=call.fingerprint, effect=spec.effect)
+    if isinstance(decision, Execute | Doubt | Landed):
+        yield from _stopped_at_the_door(call)
+    match decision:
+        case Return():
+            yield Turn(decision.seq)
+            return _given_back(call, decision.record)
+        case Raise():
+            yield Turn(decision.seq)
+            raise _raised_again(call, decision.record)
+        case Execute():
+            if not spec.effect:
+                return (yield from _safe(call, decision.attempt))
+            other = _same_in_doubt(call)
+            first = (yield from ask_first(call, other)) if other and decision.attempt == 1 else Attempt(decision.attempt)
+            return (yield from _effect(call, first))
+        case Doubt():
+            return (yield from _effect(call, Uncertain(decision.attempt, decision.reason, live=False, asked=decision.asked)))
+        case Landed():
+            unfit = call.unfit(decision.value)
+            if unfit:
+                reason = f"the result that was given does not fit: {unfit}"
+                return (yield from _effect(call, Uncertain(decision.attempt, reason, live=False)))
+            return (yield from _effect(call, Found(decision.attempt, decision.value or b"null")))
+        case Hung():
+            yield Turn(decision.seq)
+            yield Hang()
+            raise AssertionError("hanging ends with a cancellation")
+        case Mismatch():
+            recorded = shown_call(decision.recorded, history.args if history else None)
+            raise run.stop(ReplayMismatch(run.id, call.step_id, recorded, f"calls {call.shown()}"))
+
+
+def _stopped_at_the_door(call: Call) -> Life[None]:
+    """What the journal says was cancelled before it had an outcome must not begin; nor a blocking step whose time is over."""
+    if call.scope.to_be_cancelled():
+        yield Hang()
+    if call.run.blocking:
+        for block in call.scope.time_outs():
+            if block.due():
+                block.fired = True
+                yield Commit([rec.TimeoutFired(step_id=block.step_id)])
+                raise TimeoutError
+
+
+# --- safe steps -----------------------------------------------------------------------------------------------------
+
+
+def _safe(call: Call, attempt: int) -> Life[Any]:
+    """Run the body until it returns or the policy stops; one commit, after it."""
+    spec, run = call.spec, call.run
+    codec = spec.codec()
+    while True:
+        body = Body(call)
+        call.started_at_us = run.clock.now_us()
+        reach("step.before_body")
+        try:
+            result = yield from _watched(call, body, attempt)
+        except Exception as error:  # noqa: BLE001 (a step may raise anything)
+            delay_s = spec.retry.delay_s(error, attempt, jitter()) if spec.retry and not isinstance(error, HoldfastError) else None
+            if delay_s is None:
+                raise (yield from _failed(call, body, error, attempt)) from error
+            yield from _pause_before_retry(call, error, attempt, delay_s)
+            attempt += 1
+            continue
+        reach("step.after_body")
+        try:
+            value, result = codec.keep(result)
+        except NotKept as error:
+            raise (yield from _failed(call, body, error, attempt)) from None
+        seq = yield Commit((_done(call, body, value, attempt),))
+        reach("step.after_outcome")
+        yield Turn(seq)
+        return result
+
+
+def _watched(call: Call, body: Body, attempt: int) -> Life[Any]:
+    """The body, entered in the list of steps that get a started row when they take long."""
+    run, spec = call.run, call.spec
+    run.long_steps[call.step_id] = (run.clock.monotonic_s(), lambda: _started(call, attempt))
+    try:
+        return (yield from _invoked(call, body, attempt))
+    finally:
+        run.long_steps.pop(call.step_id, None)
+
+
+def _invoked(call: Call, body: Body, attempt: int) -> Life[Any]:
+    """The body; where it is cancelled, that is recorded before the cancellation goes on."""
+    try:
+        return (yield Invoke(body, call.spec.fn, call.args, call.kwargs, call.spec.timeout_s))
+    except Exception:
+        raise
+    except BaseException as error:
+        if call.run.ended is None and not isinstance(error, GeneratorExit):
+            yield from _broken_off(call, attempt, error)
+        raise
+
+
+def _broken_off(call: Call, attempt: int, error: BaseException) -> Life[None]:
+    """Record that the body was cancelled; if nothing recorded did it, the run stops here, because replay could not take this path."""
+    cause = call.scope.cause() if isinstance(error, asyncio.CancelledError) else ""
+    record = rec.StepBrokenOff(
+        step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt, effect=call.spec.effect, cause=cause
+    )
+    yield Commit([record])
+    if not cause and isinstance(error, asyncio.CancelledError):
+        raise call.run.stop(RunInterrupted(call.run.id, call.step_id)) from error
+
+
+def _pause_before_retry(call: Call, error: BaseException, attempt: int, delay_s: float) -> Life[None]:
+    yield Commit([_attempt_failed(call, error, attempt, landed="no", delay_s=delay_s)])
+    try:
+        yield Pause(delay_s)
+    except asyncio.CancelledError as cancelled:
+        if call.run.ended is None:
+            yield from _broken_off(call, attempt, cancelled)
+        raise
+
+
+# --- effects --------------------------------------------------------------------------------------------------------
+
+
+def _effect(call: Call, move: Move) -> Life[Any]:
+    """Attempt, doubt, settle, until there is an outcome."""
+    call.key = _key(call)
+    call.spec.codec()
+    while True:
+        match move:
+            case Attempt():
+                move = yield from _attempt(call, move.number)
+            case Uncertain():
+                move = yield from _settled(call, move)
+            case Found():
+                move = yield from _found(call, move)
+            case Finished():
+                return move.result
+
+
+def _attempt(call: Call, number: int) -> Life[Move]:
+    """Intent, body, outcome."""
+    reach("effect.before_intent")
+    yield Commit((_started(call, number),))
+    reach("effect.after_intent")
+    body = Body(call)
+    call.started_at_us = call.run.clock.now_us()
+    try:
+        result = yield from _invoked(call, body, number)
+    except Exception as error:  # noqa: BLE001 (an effect may raise anything)
+        return (yield from _judged(call, body, error, number))
+    reach("effect.after_body")
+    not_kept = ""
+    value: bytes | None = None
+    try:
+        value, result = call.spec.codec().keep(result)
+    except NotKept as error:
+        not_kept = str(error)
+    done = _done(call, body, value, number, not_kept=not_kept, shown=repr(result)[:SHOWN] if not_kept else "")
+    seq = yield Commit((done,))
+    reach("effect.after_outcome")
+    yield Turn(seq)
+    if not_kept:
+        raise call.blamed(ResultNotKept(call.step_id, call.spec.name, done.shown, not_kept))
+    return Finished(result)
+
+
+def _judged(call: Call, body: Body, error: Exception, number: int) -> Life[Move]:
+    """What an error says about the effect: its answer, that it did not happen, or nothing."""
+    match landing(error, call.spec.raises):
+        case "answer":
+            raise (yield from _failed(call, body, error, number)) from error
+        case "no":
+            delay_s = call.spec.retry.delay_s(error, number, jitter()) if call.spec.retry else None
+            if delay_s is None:
+                raise (yield from _failed(call, body, error, number)) from error
+            yield from _pause_before_retry(call, error, number, delay_s)
+            return Attempt(number + 1)
+        case "unknown":
+            yield Commit([_attempt_failed(call, error, number, landed="unknown", delay_s=0.0)])
+            return Uncertain(number, f"{type(error).__name__}: {error}", live=True)
+
+
+def _settled(call: Call, doubt: Uncertain) -> Life[Move]:
+    try:
+        return (yield from settle(call, doubt))
+    except asyncio.CancelledError as error:
+        if call.run.ended is None:
+            yield from _broken_off(call, doubt.number, error)
+        raise
+
+
+def _found(call: Call, found: Found) -> Life[Move]:
+    """The result that a probe or a person knew becomes the outcome."""
+    result = call.spec.codec().give_back(found.value)
+    seq = yield Commit((_done(call, Body(call), found.value, found.number),))
+    yield Turn(seq)
+    return Finished(result)
+
+
+def _key(call: Call) -> str:
+    """The idempotency key; a business key must not be used for two different calls."""
+    declared = call.spec.key
+    if declared is None:
+        return call.run.key_of(call.step_id)
+    key = declared if isinstance(declared, str) else declared(*call.args, **call.kwargs)
+    name, print_, step_id = call.run.keys.setdefault(key, (call.spec.name, call.fingerprint, call.step_id))
+    if (name, print_) != (call.spec.name, call.fingerprint):
+        raise KeyReused(key, call.spec.name, step_id)
+    return key
+
+
+def _same_in_doubt(call: Call) -> str:
+    """The step at which the same effect with the same arguments is in doubt, or nothing."""
+    for step_id, history in call.run.journal.open_doubts():
+        if step_id != call.step_id and (history.name, history.fingerprint) == (call.spec.name, call.fingerprint):
+            return step_id
+    return ""
+
+
+# --- outcomes -------------------------------------------------------------------------------------------------------
+
+
+def _failed(call: Call, body: Body, error: Exception, attempt: int) -> Life[BaseException]:
+    """Record a failure and give back the error to raise, built the way replay will build it."""
+    record = rec.StepFailed(
+        step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, effect=call.spec.effect,
+        error=failure(error), attempt=attempt, started_us=call.started_at_us, usage=body.usage,
+        **_with_args(call),
+    )  # fmt: skip
+    yield Turn((yield Commit([record])))
+    return _raised_again(call, record)
+
+
+def _raised_again(call: Call, record: rec.StepFailed) -> BaseException:
+    if record.doubt:
+        return call.blamed(InDoubt(*record.error["args"]))
+    if record.error["type"] == NotKept.__name__:
+        return call.blamed(NotKept(*record.error["args"]))
+    return call.blamed(rebuild(record.error, raises=call.spec.raises, step_id=call.step_id, name=call.spec.name))
+
+
+def _given_back(call: Call, record: rec.StepDone) -> Any:
+    """A recorded result, decoded; one that no longer fits blocks the run and is never executed again."""
+    if record.not_kept:
+        raise call.blamed(ResultNotKept(call.step_id, call.spec.name, record.shown, record.not_kept))
+    try:
+        return call.spec.codec().give_back(record.value or b"null")
+    except (ValueError, NotKept) as error:
+        raise call.run.stop(UndecodableResult(call.run.id, call.step_id, call.spec.name, str(error))) from error
+
+
+def _started(call: Call, attempt: int) -> rec.StepStarted:
+    return rec.StepStarted(
+        step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt,
+        effect=call.spec.effect, key=call.key, **_with_args(call),
+    )  # fmt: skip
+
+
+def _done(call: Call, body: Body, value: bytes | None, attempt: int, *, not_kept: str = "", shown: str = "") -> rec.StepDone:
+    return rec.StepDone(
+        step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt, effect=call.spec.effect,
+        started_us=call.started_at_us, value=value, usage=body.usage, not_kept=not_kept, shown=shown,
+        **({} if call.spec.effect else _with_args(call)),
+    )  # fmt: skip
+
+
+def _attempt_failed(call: Call, error: BaseException, attempt: int, *, landed: str, delay_s: float) -> rec.AttemptFailed:
+    return rec.AttemptFailed(
+        step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt,
+        error=failure(error), landed=landed, delay_ms=round(delay_s * 1000),
+    )  # fmt: skip
+
+
+def _with_args(call: Call) -> dict[str, Any]:
+    args = encode_arguments(call.bound)
+    return {"args": args, "args_sha": args_digest(args)}

@@ -1,0 +1,147 @@
+"""Parallel branches for `def` agents: the same verbs, in threads.
+
+A thread cannot be cancelled: the losers of a race end at their next step, and are waited for.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, TypeVar, overload
+
+from ._branches import Errors, Outcome, blocking_scope, checked_limit, collected, lose, raise_unwinding, record_winner, recorded_winner, refuse_too_many
+from ._drive import drive_blocking
+from ._run import Scope, place
+from .errors import BranchLost, Misuse
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+T = TypeVar("T")
+
+MAX_THREADS = 32
+"""Threads of one map at the most."""
+
+
+@overload
+def gather(a: Callable[[], A], b: Callable[[], B], /, *, errors: Literal["raise"] = ...) -> tuple[A, B]: ...
+@overload
+def gather(a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], /, *, errors: Literal["raise"] = ...) -> tuple[A, B, C]: ...
+@overload
+def gather(*branches: Callable[[], T], errors: Literal["raise"] = ...) -> tuple[T, ...]: ...
+@overload
+def gather(a: Callable[[], A], b: Callable[[], B], /, *, errors: Literal["return"]) -> tuple[A | Exception, B | Exception]: ...
+@overload
+def gather(*branches: Callable[[], T], errors: Literal["return"]) -> tuple[T | Exception, ...]: ...
+def gather(*branches: Callable[[], Any], errors: Errors = "raise") -> tuple[Any, ...]:
+    """Call all branches, each in a thread of its own; give their results in order, or raise the error of the lowest."""
+    scope = blocking_scope("gather")
+    return collected(_run_threads(scope, scope.reserve(), branches, limit=len(branches) or 1), errors)
+
+
+@overload
+def map(fn: Callable[[A], B], items: Iterable[A], /, *, limit: int | None = ..., errors: Literal["raise"] = ...) -> list[B]: ...
+@overload
+def map(fn: Callable[[A], B], items: Iterable[A], /, *, limit: int | None = ..., errors: Literal["return"]) -> list[B | Exception]: ...
+def map(  # noqa: A001 (the public name)
+    fn: Callable[[Any], Any], items: Iterable[Any], /, *, limit: int | None = None, errors: Errors = "raise"
+) -> list[Any]:
+    """Call `fn` for each item in a branch of its own, at most `limit` at a time."""
+    scope = blocking_scope("map")
+    threads = min(checked_limit(limit), MAX_THREADS)
+    return list(collected(_run_threads(scope, scope.reserve(), [_bound(fn, item) for item in items], limit=threads), errors))
+
+
+@overload
+def first(a: Callable[[], A], b: Callable[[], B], /) -> A | B: ...
+@overload
+def first(a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], /) -> A | B | C: ...
+@overload
+def first(*branches: Callable[[], T]) -> T: ...
+def first(*branches: Callable[[], Any]) -> Any:
+    """The result of the branch that finishes first; the others end at their next step, and are waited for."""
+    scope = blocking_scope("first")
+    if not branches:
+        raise Misuse("hf.first needs at least one branch")
+    race = _Race(scope, scope.reserve())
+    outcomes = _run_threads(scope, race.step_id, branches, limit=len(branches), race=race)
+    raise_unwinding(error for _, error in outcomes)
+    assert race.winner is not None
+    value, error = outcomes[race.winner]
+    if error is not None:
+        raise error
+    return value
+
+
+class _Race:
+    """Who comes first among threads: decided and recorded under a lock, before anybody is told."""
+
+    def __init__(self, scope: Scope, step_id: str) -> None:
+        self.scope, self.step_id = scope, step_id
+        self.winner, self.seq = recorded_winner(scope, step_id)
+        self.recorded = self.winner
+        self._over = False
+        self._lock = threading.Lock()
+
+    def finished(self, index: int) -> None:
+        """A branch has come to its end, with a result or an error."""
+        with self._lock:
+            if self._over or self.recorded not in (None, index):
+                return
+            self._over, self.winner = True, index
+            drive_blocking(record_winner(self.scope, self.step_id, index, self.seq), self.scope.run, self.scope)
+            lose(self.scope.run.scopes, self.step_id, index)
+
+
+def _bound(fn: Callable[[Any], Any], item: Any) -> Callable[[], Any]:
+    return lambda: fn(item)
+
+
+def _run_threads(
+    scope: Scope, step_id: str, branches: Sequence[Callable[[], Any]], *, limit: int, race: _Race | None = None
+) -> list[Outcome]:
+    """Run every branch in a thread with a scope of its own, at most `limit` at a time, and wait for all."""
+    refuse_too_many(len(branches))
+    outcomes: list[Outcome] = [(None, None)] * len(branches)
+    gate = threading.Semaphore(limit)
+    won = race.recorded if race else None
+
+    def body(index: int) -> None:
+        inner = Scope(scope.run, f"{step_id}.{index + 1}", scope, doomed=won not in (None, index))
+        place.set(inner)
+        try:
+            outcomes[index] = _called(branches[index])
+            if race and not isinstance(outcomes[index][1], BranchLost):
+                race.finished(index)
+        except BaseException as error:  # noqa: BLE001 (carried to the thread that gathers)
+            outcomes[index] = (None, error)
+        finally:
+            inner.close()
+            gate.release()
+
+    scope.run.committer.lanes += len(branches)
+    scope.joining = True
+    try:
+        threads = [_started(gate, body, index, f"holdfast-{step_id}.{index + 1}") for index in range(len(branches))]
+        for thread in threads:
+            thread.join()
+    finally:
+        scope.joining = False
+        scope.run.committer.lanes -= len(branches)
+    return outcomes
+
+
+def _called(branch: Callable[[], Any]) -> Outcome:
+    try:
+        return branch(), None
+    except BaseException as error:  # noqa: BLE001 (an outcome of the branch)
+        return None, error
+
+
+def _started(gate: threading.Semaphore, body: Callable[[int], None], index: int, name: str) -> threading.Thread:
+    """Start a branch as soon as there is room for it."""
+    gate.acquire()
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(body, index), name=name, daemon=True)
+    thread.start()
+    return thread

@@ -1,0 +1,101 @@
+"""Time-outs that are recorded when they fire, so that replay cancels at the same place.
+
+On an event loop the time-out cancels what runs inside. A thread cannot be cancelled: there it is raised at the next step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+from . import _records as rec
+from ._branches import async_scope, blocking_scope
+from ._duration import Duration, seconds
+from ._run import Scope
+from .errors import Unwinding
+
+REPLAY_POLL_S = 0.01
+"""How often a time-out that is over looks whether replay has come to its end."""
+
+
+class _Block:
+    """A time-out in a scope: `fired` once it cancels, `doomed` where the journal says that it will."""
+
+    def __init__(self, duration: Duration, scope: Scope) -> None:
+        self._after_s = seconds(duration, "hf.timeout")
+        self._scope = scope
+        self.step_id = scope.reserve()
+        self.fired = False
+        history = scope.run.journal.histories.get(self.step_id)
+        self._seq = history.outcome_seq if history else 0
+        self.doomed = self._seq > 0
+        self._started_us = 0
+
+    def _open(self) -> None:
+        self._scope.run.requested.add(self.step_id)
+        self._started_us = self._scope.run.read_time(self._scope)
+        self._scope.blocks.append(self)
+
+    def left_s(self) -> float:
+        """How long until it fires; it was set when the block was first entered, before any crash."""
+        return self._started_us / 1e6 + self._after_s - self._scope.run.clock.now_us() / 1e6
+
+    def due(self) -> bool:
+        """Whether it should fire now: the time is over and replay has come to its end."""
+        return not self.fired and self.left_s() <= 0 and not self._scope.run.turnstile.replaying
+
+
+class timeout(_Block):  # noqa: N801 (reads as a verb: `async with hf.timeout("5s")`)
+    """Cancel what runs inside after `duration` and raise TimeoutError; recorded, so that replay cancels at the same place."""
+
+    def __init__(self, duration: Duration, /) -> None:
+        super().__init__(duration, async_scope("timeout"))
+        self._inner = asyncio.timeout(None)
+        self._watch: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        self._open()
+        await self._inner.__aenter__()
+        self._watch = asyncio.get_running_loop().create_task(self._fire_recorded() if self.doomed else self._fire_when_due())
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+        try:
+            return await self._inner.__aexit__(kind, error, trace)
+        finally:
+            self._scope.blocks.remove(self)
+            if self._watch is not None and not self.fired:
+                self._watch.cancel()
+
+    async def _fire_recorded(self) -> None:
+        await self._scope.run.turnstile.turn(self._seq)
+        self._fire()
+
+    async def _fire_when_due(self) -> None:
+        run = self._scope.run
+        while not self.due():
+            await asyncio.sleep(max(self.left_s(), REPLAY_POLL_S))
+        if run.ended is None:
+            self.fired = True
+            try:
+                await run.committer.commit_async(run.journal, run.with_riders([rec.TimeoutFired(step_id=self.step_id)]))
+            except Unwinding as ended:
+                run.unwind(ended)
+            self._fire()
+
+    def _fire(self) -> None:
+        self.fired = True
+        if self._inner.when() is None:
+            self._inner.reschedule(asyncio.get_running_loop().time())
+
+
+class timeout_blocking(_Block):  # noqa: N801 (reads as a verb: `with hf.timeout("5s")`)
+    """Raise TimeoutError at the first step after `duration`; recorded, so that replay raises at the same place."""
+
+    def __init__(self, duration: Duration, /) -> None:
+        super().__init__(duration, blocking_scope("timeout"))
+
+    def __enter__(self) -> None:
+        self._open()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._scope.blocks.remove(self)

@@ -1,0 +1,175 @@
+"""What code may say to the run it is in: who am I, what time is it, keep this, clean that up, it cost so much."""
+
+from __future__ import annotations
+
+import contextlib
+import random as _random
+import uuid as _uuid
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+from ._clock import SystemClock, to_datetime
+from ._run import Body, Run, Scope
+from ._run import place as _place
+from ._run import plain as _plain
+from ._state import Tracked
+from .errors import LostContext, Misuse, NestedStep, NoRun
+
+T = TypeVar("T")
+
+
+class Current:
+    """The run that this code is part of."""
+
+    __slots__ = ("_place",)
+
+    def __init__(self, place: Scope | Body) -> None:
+        self._place = place
+
+    @property
+    def _run(self) -> Run:
+        return self._place.run
+
+    @property
+    def id(self) -> str:
+        """The run id."""
+        return self._run.id
+
+    @property
+    def agent(self) -> str:
+        """The agent's name."""
+        return self._run.started.agent
+
+    @property
+    def version(self) -> str:
+        """The agent's version when the run was started."""
+        return self._run.started.version
+
+    @property
+    def attempt(self) -> int:
+        """How many times the run has been taken up, this time included."""
+        return self._run.journal.head.epoch
+
+    @property
+    def replaying(self) -> bool:
+        """Whether recorded results are still being given back."""
+        return self._run.turnstile.replaying
+
+    @property
+    def spent(self) -> float:
+        """What the run has cost so far, in US dollars, as far as `usage` said."""
+        return self._run.journal.head.usd
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """The tags given at the start."""
+        return dict(self._run.started.tags)
+
+    @property
+    def parent(self) -> str | None:
+        """The run id of the run that started this one."""
+        return None
+
+    @property
+    def random(self) -> _random.Random:
+        """A seeded stream: the same numbers in every attempt and after every restart."""
+        return self._place.random()
+
+    def uuid(self) -> _uuid.UUID:
+        """A UUID from the seeded stream."""
+        return self._run.draw_uuid(self._place)
+
+
+def here() -> Scope | Body | None:
+    """Where this code is, if it is in a run."""
+    where = _place.get()
+    return where if isinstance(where, Scope | Body) else None
+
+
+def in_agent(verb: str) -> Scope:
+    """The scope that calls `verb`; an error where the verb cannot keep its promise."""
+    where = here()
+    if isinstance(where, Body):
+        raise NestedStep(f"hf.{verb}", where.call.spec.name)
+    if where is None:
+        raise Misuse(f"hf.{verb} was called outside a run; nothing was done. Call it from an agent under hf.run(...)")
+    where.run.check()
+    if not where.mine():
+        raise LostContext(f"hf.{verb}", "a task or thread that is not a branch of the run")
+    return where
+
+
+def current() -> Current:
+    """The run that this code is part of."""
+    where = here()
+    if where is None:
+        raise Misuse("hf.current() was called outside a run. Call it from an agent under hf.run(...), or from one of its steps")
+    return Current(where)
+
+
+def key() -> str:
+    """The idempotency key of the effect being executed: the same in every attempt and after every restart."""
+    where = here()
+    if not isinstance(where, Body) or not where.call.key:
+        if _plain.get():
+            return "plain"
+        raise NoRun("hf.key()")
+    return where.call.key
+
+
+def now() -> datetime:
+    """The time, recorded: replay reads the same."""
+    where = here()
+    if isinstance(where, Scope):
+        return to_datetime(where.run.read_time(in_agent("now")))
+    return to_datetime(where.run.clock.now_us() if where else SystemClock().now_us())
+
+
+def state(initial: T) -> T:
+    """An object (model, dataclass, dict or list) whose changes are saved with each checkpoint and come back on resume."""
+    scope = in_agent("state")
+    scope.states += 1
+    step_id = f"{scope.path}/state.{scope.states}"
+    scope.run.tracked[step_id] = Tracked(initial, scope.run.journal.states.get(step_id, []))
+    return initial
+
+
+def cleanup(fn: Callable[..., object], *args: object) -> None:
+    """Have `fn(*args)` called once when the run ends for good, the newest first; never when it only waits."""
+    scope = in_agent("cleanup")
+    scope.run.cleanups.append((fn, args))
+
+
+def resource(kind: type[T]) -> T:
+    """The object of this type that was handed to `Holdfast(resources=[...])`; it is never recorded."""
+    where = here()
+    if where is None:
+        raise Misuse("hf.resource(...) was called outside a run. Call it from an agent under hf.run(...), or from one of its steps")
+    for candidate in where.run.resources:
+        if isinstance(candidate, kind):
+            return candidate
+    raise Misuse(f"no resource of type {kind.__name__} was handed over. Open the store with Holdfast(store, resources=[...])")
+
+
+def usage(
+    *, model: str = "", input_tokens: int = 0, output_tokens: int = 0, usd: float = 0.0, **more: Any
+) -> None:
+    """Add to the cost of the running step."""
+    where = here()
+    if not isinstance(where, Body):
+        if _plain.get():
+            return
+        raise Misuse("hf.usage(...) belongs inside a step: it is recorded with the step's result")
+    entry = {"model": model, "input_tokens": input_tokens, "output_tokens": output_tokens, "usd": usd, **more}
+    where.usage.append({name: value for name, value in entry.items() if value})
+
+
+@contextlib.contextmanager
+def plain() -> Iterator[None]:
+    """Steps and effects called inside are the plain functions: for unit tests."""
+    token = _plain.set(True)
+    try:
+        yield
+    finally:
+        _plain.reset(token)

@@ -1,0 +1,1 @@
+"""What goes to the store and comes back: typed values, arguments and their fingerprint, errors."""

@@ -1,0 +1,385 @@
+"""The tree of errors: each says whose fault it is, what is true now, and what to do next.
+
+Two trees. `HoldfastError` is for people and may be caught. `Unwinding` is a BaseException: it takes a run's code down
+when the run must not go on here, and agent code must never catch it, because frameworks swallow `Exception`.
+Constructor arguments go to `super().__init__` as they came and the text is built in `__str__`, so that every error survives pickling.
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """Something Holdfast has to say."""
+
+
+# --- how the agent is written ---------------------------------------------------------------------------------------
+
+
+class Misuse(HoldfastError):
+    """The code uses Holdfast in a way that cannot keep the promise; nothing was executed."""
+
+
+class NoRun(Misuse):
+    """An effect was called outside a run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(name)
+
+    def __str__(self) -> str:
+        return (
+            f"effect {self.name!r} was called outside a run, where nothing would remember it; it was not executed. "
+            f"Call it from an agent under hf.run(...), or, in a unit test, inside `with hf.plain():`"
+        )
+
+
+class LostContext(Misuse):
+    """A step was called where the run it belongs to cannot be seen, or from a task that has no place in it."""
+
+    def __init__(self, name: str, where: str) -> None:
+        self.name, self.where = name, where
+        super().__init__(name, where)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name!r} was called from {self.where}, so its place in the run is not known; it was not executed. "
+            f"Start parallel branches with hf.gather or hf.map, or give the call an identity of its own with call_id="
+        )
+
+
+class NestedStep(Misuse):
+    """Something that must not be repeated was called inside a step's body, which may be."""
+
+    def __init__(self, name: str, inside: str) -> None:
+        self.name, self.inside = name, inside
+        super().__init__(name, inside)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name!r} was called inside the body of step {self.inside!r}: when that step is retried, it would be repeated; "
+            f"it was not executed. Call it from the agent, beside the step"
+        )
+
+
+class WrongMode(Misuse):
+    """An async verb in a `def` agent, or a blocking one in an `async def` agent."""
+
+    def __init__(self, name: str, agent: str, remedy: str) -> None:
+        self.name, self.agent, self.remedy = name, agent, remedy
+        super().__init__(name, agent, remedy)
+
+    def __str__(self) -> str:
+        return f"{self.name!r} cannot be called in agent {self.agent!r}; nothing was executed. {self.remedy}"
+
+
+class KeyReused(Misuse):
+    """One business key, two different calls."""
+
+    def __init__(self, key: str, name: str, step_id: str) -> None:
+        self.key, self.name, self.step_id = key, name, step_id
+        super().__init__(key, name, step_id)
+
+    def __str__(self) -> str:
+        return (
+            f"the key {self.key!r} of effect {self.name!r} was already used at step {self.step_id} with other arguments; nothing was executed. "
+            f"The other side would take the second call for a repetition of the first: make key= depend on what differs"
+        )
+
+
+# --- what a step may raise into the agent ---------------------------------------------------------------------------
+
+
+class StepFailed(HoldfastError):
+    """A step failed with an error that is not rebuilt as itself; its text begins with the original message."""
+
+    def __init__(self, message: str, step_id: str, name: str, kind: str) -> None:
+        self.message, self.step_id, self.name, self.kind = message, step_id, name, kind
+        super().__init__(message, step_id, name, kind)
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.kind} in step {self.step_id}, {self.name!r}; name the class in raises= to get it as itself)"
+
+
+class InDoubt(HoldfastError):
+    """It is not known whether an effect happened, and its in_doubt action could not settle it."""
+
+    def __init__(self, step_id: str, name: str, reason: str) -> None:
+        self.step_id, self.name, self.reason = step_id, name, reason
+        super().__init__(step_id, name, reason)
+
+    def __str__(self) -> str:
+        return (
+            f"it is not known whether effect {self.name!r} (step {self.step_id}) happened: {self.reason}. It was not repeated. "
+            f"Look, then say: holdfast resolve RUN {self.step_id} --landed RESULT, or --not-landed"
+        )
+
+
+class NotKept(HoldfastError):
+    """A value cannot be kept so that it comes back equal."""
+
+    def __init__(self, what: str, reason: str, remedy: str) -> None:
+        self.what, self.reason, self.remedy = what, reason, remedy
+        super().__init__(what, reason, remedy)
+
+    def __str__(self) -> str:
+        return f"{self.what} cannot be kept: {self.reason}. {self.remedy}"
+
+
+class ResultNotKept(HoldfastError):
+    """An effect happened, but what it returned cannot be kept; the repr is all there is."""
+
+    def __init__(self, step_id: str, name: str, shown: str, reason: str) -> None:
+        self.step_id, self.name, self.shown, self.reason = step_id, name, shown, reason
+        super().__init__(step_id, name, shown, reason)
+
+    def __str__(self) -> str:
+        return (
+            f"effect {self.name!r} (step {self.step_id}) happened and will not be repeated, but its result {self.shown} could not be kept: "
+            f"{self.reason}. Return something that can be kept, and start a new run"
+        )
+
+
+# --- why a run does not go on ---------------------------------------------------------------------------------------
+
+
+class RunError(HoldfastError):
+    """Something about one run."""
+
+
+class UnknownRun(RunError):
+    """There is no run with this id."""
+
+    def __init__(self, run_id: str, store: str) -> None:
+        self.run_id, self.store = run_id, store
+        super().__init__(run_id, store)
+
+    def __str__(self) -> str:
+        return f"there is no run {self.run_id!r} in {self.store}. `holdfast runs` lists them; another store is named with --store"
+
+
+class BadRunId(RunError):
+    """A run id that cannot be a file name or a path of a URL."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(run_id)
+
+    def __str__(self) -> str:
+        shown = self.run_id if len(self.run_id) <= 60 else f"{self.run_id[:57]}..."
+        return (
+            f"{shown!r} cannot be a run id; nothing was started. An id begins with a letter or digit, holds letters, digits, "
+            f"'.', '_', ':' and '-', and is at most 128 long"
+        )
+
+
+class RunConflict(RunError):
+    """The id belongs to a run of another agent or with other arguments."""
+
+    def __init__(self, run_id: str, recorded: str, requested: str) -> None:
+        self.run_id, self.recorded, self.requested = run_id, recorded, requested
+        super().__init__(run_id, recorded, requested)
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run_id!r} was started as {self.recorded}; this call asks for {self.requested}. The recorded run is unchanged. "
+            f"Use another run_id for other work, or call it as it was started"
+        )
+
+
+class RunFailed(RunError):
+    """The run stands as failed; the text is the error that escaped."""
+
+    def __init__(self, run_id: str, message: str) -> None:
+        self.run_id, self.message = run_id, message
+        super().__init__(run_id, message)
+
+    def __str__(self) -> str:
+        return f"{self.message} (run {self.run_id!r} failed; finished steps are kept, and running it again goes on from the failed one)"
+
+
+class RunWaiting(RunError):
+    """The run waits for a person or a time, and holds nothing meanwhile."""
+
+    def __init__(self, run_id: str, waits: str) -> None:
+        self.run_id, self.waits = run_id, waits
+        super().__init__(run_id, waits)
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} waits: {self.waits}. `holdfast inbox` lists what needs a person; run it again afterwards"
+
+
+class RunCancelled(RunError):
+    """The run was cancelled and is closed for good."""
+
+    def __init__(self, run_id: str, by: str, reason: str) -> None:
+        self.run_id, self.by, self.reason = run_id, by, reason
+        super().__init__(run_id, by, reason)
+
+    def __str__(self) -> str:
+        why = f": {self.reason}" if self.reason else ""
+        return f"run {self.run_id!r} was cancelled by {self.by}{why}. It is closed; start the work anew under another run_id"
+
+
+class RunInterrupted(RunError):
+    """The code cancelled a step by itself; going on would leave a path that replay cannot take."""
+
+    def __init__(self, run_id: str, step_id: str) -> None:
+        self.run_id, self.step_id = run_id, step_id
+        super().__init__(run_id, step_id)
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run_id!r} was stopped because step {self.step_id} was cancelled from outside Holdfast (an asyncio time-out or task.cancel). "
+            f"Finished steps are kept; run it again to go on. For a time-out that is recorded and replayed use `async with hf.timeout(...)`"
+        )
+
+
+class ReplayMismatch(RunError):
+    """The code took another path than the journal holds."""
+
+    def __init__(self, run_id: str, step_id: str, recorded: str, requested: str) -> None:
+        self.run_id, self.step_id, self.recorded, self.requested = run_id, step_id, recorded, requested
+        super().__init__(run_id, step_id, recorded, requested)
+
+    def __str__(self) -> str:
+        return (
+            f"step {self.step_id} of run {self.run_id!r} was {self.recorded} when it was recorded; the code now {self.requested}. "
+            f"The code before this step changed. Nothing was executed and the run is blocked: run it with the old version of the code"
+        )
+
+
+class UndecodableResult(RunError):
+    """A recorded result no longer fits the type the code asks for."""
+
+    def __init__(self, run_id: str, step_id: str, name: str, reason: str) -> None:
+        self.run_id, self.step_id, self.name, self.reason = run_id, step_id, name, reason
+        super().__init__(run_id, step_id, name, reason)
+
+    def __str__(self) -> str:
+        return (
+            f"the recorded result of step {self.step_id}, {self.name!r}, of run {self.run_id!r} does not fit its type any more: {self.reason}. "
+            f"It was not executed again and the run is blocked: give the type back the shape it had, or make the new one read the old"
+        )
+
+
+class Damaged(RunError):
+    """The stored rows of a run are not what was written."""
+
+    def __init__(self, run_id: str, seq: int, what: str) -> None:
+        self.run_id, self.seq, self.what = run_id, seq, what
+        super().__init__(run_id, seq, what)
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run_id!r} is damaged at record {self.seq}: {self.what}. It is not resumed from; nothing was executed. "
+            f"`holdfast check {self.run_id}` shows what is still good"
+        )
+
+
+class UnknownAgent(RunError):
+    """The code given does not hold the agent that the run needs."""
+
+    def __init__(self, agent: str, where: str, known: str) -> None:
+        self.agent, self.where, self.known = agent, where, known
+        super().__init__(agent, where, known)
+
+    def __str__(self) -> str:
+        return f"{self.where} has no agent named {self.agent!r} (it has: {self.known or 'none'}); the run is unchanged. Name the file that defines it"
+
+
+class Refusal(RunError):
+    """An operator's verb that does not fit what is true now; nothing was changed."""
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        return self.message
+
+
+# --- stores ---------------------------------------------------------------------------------------------------------
+
+
+class StoreError(HoldfastError):
+    """A store cannot do what was asked of it; what it acknowledged before is safe."""
+
+    def __init__(self, store: str, reason: str) -> None:
+        self.store, self.reason = store, reason
+        super().__init__(store, reason)
+
+    def __str__(self) -> str:
+        return f"{self.store}: {self.reason}"
+
+
+class StoreBusy(StoreError):
+    """Somebody else holds the write lock."""
+
+
+class StoreFull(StoreError):
+    """There is no room left."""
+
+
+class StoreReadOnly(StoreError):
+    """The store cannot be written."""
+
+
+class StoreForeign(StoreError):
+    """What is there is not a Holdfast store."""
+
+
+class StoreNewer(StoreError):
+    """The store was written by a newer version of Holdfast."""
+
+
+class StoreDamaged(StoreError):
+    """The store itself, not one run, is damaged."""
+
+
+class StoreFailed(StoreError):
+    """The operating system refused a read, a write or a flush."""
+
+
+# --- what agent code must never catch -------------------------------------------------------------------------------
+
+
+class Unwinding(BaseException):
+    """The run must not go on here; its code is taken down and nothing more is recorded."""
+
+
+class Parked(Unwinding):
+    """Every branch waits for a person or a time: the run lets go of everything."""
+
+
+class LeaseLost(Unwinding):
+    """Another process owns the run now; nothing more can be committed here."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        super().__init__(run_id)
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} is owned by another process now; this one lost its lease and committed nothing more"
+
+
+class Stopped(Unwinding):
+    """The run ends here because of `error`, which `hf.run` raises."""
+
+    def __init__(self, error: HoldfastError) -> None:
+        self.error = error
+        super().__init__(error)
+
+    def __str__(self) -> str:
+        return str(self.error)
+
+
+class Cancelled(Unwinding):
+    """Somebody cancelled the run."""
+
+    def __init__(self, by: str, reason: str) -> None:
+        self.by, self.reason = by, reason
+        super().__init__(by, reason)
+
+
+class BranchLost(BaseException):
+    """This branch of a blocking race was not the first; it ends here and the race goes on without it."""

@@ -1,0 +1,153 @@
+"""The seam to the stores: what a store keeps, as bytes, and what it promises about it.
+
+Five nouns:
+
+- A *row* is one fact of one run: numbered, chained by digest to the row before it, never changed.
+- A *head* is the one line that says where a run stands. It moves in the same transaction as the rows
+  and can always be computed again from them.
+- An *append* is everything one run wants to write at once: rows, the new head, the letters it took.
+  It names the epoch and the last seq it believes in, and is refused when either has moved.
+- A *letter* is how somebody who does not own a run speaks to it: a cancellation, a settled doubt.
+- An *owner* is one process for its life. Its pulse tells whether it beats, and whether it is proven dead.
+
+A store knows nothing of agents and steps: `kind`, `body`, `value`, `args` and `digest` are opaque to it.
+Every method may be called from any thread. What `append` has returned survives power loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+FORMAT = 1
+"""Version of the stored format. A store written by a newer version is refused, an older one is migrated."""
+
+
+class Row(NamedTuple):
+    """One fact of one run. `body` is its JSON, `value` and `args` the encoded data it carries."""
+
+    seq: int
+    epoch: int
+    at_us: int
+    kind: str
+    step_id: str
+    body: bytes
+    value: bytes | None
+    args: bytes | None
+    digest: bytes
+
+
+class Head(NamedTuple):
+    """Where a run stands. `note` says in a few words what it waits for or why it stopped."""
+
+    run_id: str
+    agent: str
+    status: str
+    owner: str | None
+    epoch: int
+    seq: int
+    digest: bytes
+    wake_us: int | None
+    created_us: int
+    updated_us: int
+    tags: str
+    usd: float
+    note: str
+
+
+class Append(NamedTuple):
+    """What one run writes at once, and what it believes: `epoch` and `seq` of the head before.
+
+    A run is created by an append that expects epoch 0 and seq 0, and claimed by one whose head raises the epoch.
+    """
+
+    run_id: str
+    epoch: int
+    seq: int
+    rows: Sequence[Row]
+    head: Head
+    takes: Sequence[int] = ()
+
+
+class Stale(NamedTuple):
+    """The append was refused and nothing of it was written; `head` is what stands there now."""
+
+    head: Head | None
+
+
+class Letter(NamedTuple):
+    """A word to a run from somebody who does not own it. The store numbers it when it is posted."""
+
+    letter_id: int
+    run_id: str
+    at_us: int
+    kind: str
+    body: bytes
+
+
+class Pulse(NamedTuple):
+    """What can be seen of an owner: `beat` counts its renewals; `dead` means proven dead, not merely silent."""
+
+    beat: int
+    dead: bool
+
+
+class Query(NamedTuple):
+    """Which heads to list, newest change first. An unset field does not filter; `tags` must all be equal."""
+
+    statuses: Sequence[str] = ()
+    agent: str | None = None
+    tags: Sequence[tuple[str, str]] = ()
+    idle_before_us: int | None = None
+    limit: int = 100
+    offset: int = 0
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Order, atomicity and durability for rows; everything else is somebody else's duty."""
+
+    url: str
+    inline: bool
+    """Whether `append` is quick enough to be called on an event loop when nothing else waits."""
+
+    def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
+        """Write the whole batch in one transaction and flush it; each append is fenced on its own.
+
+        None for what went in, `Stale` for what was refused; a refused append does not hinder the others. A batch
+        names a run at most once. With wait=False raise `StoreBusy`, having written nothing, unless the lock is free at once.
+        Any other error means that it is not known whether the batch was written: load the runs again.
+        """
+
+    def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
+        """The head and all rows by seq, seen at one moment; None where there is no such run."""
+
+    def head(self, run_id: str) -> Head | None:
+        """The head alone."""
+
+    def heads(self, query: Query) -> list[Head]:
+        """The heads that match, without reading any journal."""
+
+    def post(self, run_id: str, kind: str, body: bytes, at_us: int) -> int:
+        """Keep a letter, durably, and give its number. Letters of one run are numbered upwards."""
+
+    def letters(self, run_ids: Sequence[str]) -> list[Letter]:
+        """The letters of these runs that no append has taken, oldest first."""
+
+    def enroll(self, owner: str) -> None:
+        """Make `owner` known, beating from 1, with whatever proves its death later. Once per process and store."""
+
+    def renew(self, owner: str) -> None:
+        """One more beat."""
+
+    def retire(self, owner: str) -> None:
+        """Forget an owner that holds nothing any more."""
+
+    def pulse(self, owner: str) -> Pulse | None:
+        """What can be seen of `owner`; None where it was never enrolled or has retired."""
+
+    def check(self) -> list[str]:
+        """What the store's own integrity check finds, in plain words; empty when all is well."""
+
+    def close(self) -> None:
+        """Let go of everything. Closing twice is harmless."""

@@ -1,0 +1,1 @@
+"""The rooms where runs are kept: one module per store, all behind the seam in `holdfast.store`."""

@@ -1,0 +1,197 @@
+"""The database file of a SQLite store: created whole, recognised before it is touched, opened as promised.
+
+A new store is built under a temporary name and linked to its own, so at that name there is either nothing or all of it.
+A file that is already there is judged by its first bytes, before SQLite sees it: what is not ours is left byte for byte.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+
+from holdfast.errors import StoreBusy, StoreDamaged, StoreError, StoreFailed, StoreForeign, StoreFull, StoreNewer, StoreReadOnly
+from holdfast.store import FORMAT
+
+APPLICATION_ID = 0x486F6C64
+"""`Hold`, at byte 68 of every database of ours."""
+
+BUSY_LIMIT_MS = 10_000
+"""How long a normal operation waits for the lock of another process or thread."""
+
+MAGIC = b"SQLite format 3\0"
+HEADER_BYTES = 100
+NETWORK = frozenset(
+    {"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "9p", "afs", "ncpfs", "coda", "ceph", "lustre", "gfs2", "gpfs", "ocfs2", "beegfs"}
+    | {f"fuse.{name}" for name in ("sshfs", "s3fs", "rclone", "glusterfs", "ceph", "davfs2", "gcsfuse", "mount-s3", "juicefs")}
+)
+"""File systems on which the locks and the shared memory of a WAL cannot be relied on."""
+
+
+def prepare(path: Path, url: str) -> None:
+    """Make sure that a database of ours stands at `path`, or raise what stands there instead."""
+    with os_errors(url):
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _refuse_network(path, url)
+        if not path.exists():
+            _refuse_unwritable(path.parent, url)
+            _create(path, url)
+        _recognise(path, url)
+        _refuse_unwritable(path.parent, url)
+        _refuse_unwritable(path, url)
+
+
+def connect(path: Path, url: str, patience_ms: int) -> apsw.Connection:
+    """A connection that has what the promises rest on, or none at all."""
+    connection = None
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+        connection.set_busy_timeout(patience_ms)
+        _assert_format(connection, url)
+        _assert_durable(connection, url)
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, apsw.Error):
+            raise from_sqlite(error, url) from error
+        raise
+    return connection
+
+
+def from_sqlite(error: apsw.Error, url: str) -> StoreError:
+    """What SQLite says, as one of our errors."""
+    for kinds, ours, advice in _ADVICE:
+        if isinstance(error, kinds):
+            return ours(url, f"{advice} ({error})")
+    return StoreFailed(url, f"{_FAILED} ({type(error).__name__}: {error})")
+
+
+@contextmanager
+def os_errors(url: str) -> Iterator[None]:
+    """Say what the operating system refuses as one of our errors."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise StoreReadOnly(url, f"{_READ_ONLY} ({error})") from error
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreFull(url, f"{_FULL} ({error})") from error
+        raise StoreFailed(url, f"{_FAILED} ({error})") from error
+
+
+_READ_ONLY = "the store cannot be written; nothing was changed. Make the file and its folder writable, or name another path"
+_FULL = "there is no room left; what was acknowledged before is safe. Free some space, then run again"
+_FAILED = "the operating system refused a read, a write or a flush; what was acknowledged before is safe. See to the disk, then run again"
+_BUSY = "somebody else holds the write lock; nothing was written. Try again, or end the program that keeps the database locked"
+_DAMAGED = "the database is damaged. Keep a copy of all its files, then look with `holdfast check` or restore a backup"
+_ADVICE: list[tuple[tuple[type[apsw.Error], ...], type[StoreError], str]] = [
+    ((apsw.BusyError, apsw.LockedError), StoreBusy, _BUSY),
+    ((apsw.FullError,), StoreFull, _FULL),
+    ((apsw.ReadOnlyError, apsw.PermissionsError), StoreReadOnly, _READ_ONLY),
+    ((apsw.CorruptError, apsw.NotADBError, apsw.ConstraintError), StoreDamaged, _DAMAGED),
+]
+
+
+def _create(path: Path, url: str) -> None:
+    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
+    try:
+        os.close(fd)
+        _build(name, url)
+        _flush(name)
+        os.link(name, path)
+        _flush(str(path.parent))
+    except FileExistsError:
+        return
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _build(name: str, url: str) -> None:
+    schema = Path(__file__).with_name("sqlite.sql").read_text(encoding="utf-8")
+    try:
+        connection = apsw.Connection(name, flags=apsw.SQLITE_OPEN_READWRITE)
+        with connection:
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(schema)
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", [("format", str(FORMAT)), ("store_id", secrets.token_hex(16))])
+        connection.execute("PRAGMA journal_mode = wal")
+        connection.close()
+    except apsw.Error as error:
+        raise from_sqlite(error, url) from error
+
+
+def _flush(name: str) -> None:
+    fd = os.open(name, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _recognise(path: Path, url: str) -> None:
+    if not path.is_file():
+        raise StoreForeign(url, "this is not a file; it was left as it is. Name a path of its own for the store")
+    with path.open("rb") as file:
+        header = file.read(HEADER_BYTES)
+    if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
+        raise StoreForeign(url, "this file is not a database; it was left as it is. Name another path, or move the file away")
+    if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
+        raise StoreForeign(url, "this database belongs to another program; it was left as it is. Name another path")
+
+
+def _refuse_unwritable(path: Path, url: str) -> None:
+    if not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise StoreReadOnly(url, f"{_READ_ONLY} ({path} is not writable)")
+
+
+def _refuse_network(path: Path, url: str) -> None:
+    kind = file_system(path.parent)
+    if kind in NETWORK:
+        reason = f"it is on a network file system ({kind}), where acknowledged steps can be lost; it was not opened"
+        raise StoreFailed(url, f"{reason}. Name a path on a local disk")
+
+
+def file_system(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """The type of the file system `folder` is on, or an empty string where the system does not tell."""
+    if not sys.platform.startswith("linux") or not mounts.exists():
+        return ""
+    best, kind = -1, ""
+    real = folder.resolve()
+    for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        place, _, source = line.partition(" - ")
+        point = Path(_unescaped(place.split(" ")[4]))
+        if real.is_relative_to(point) and len(point.parts) >= best:
+            best, kind = len(point.parts), source.split(" ")[0]
+    return kind
+
+
+def _unescaped(mount_point: str) -> str:
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        mount_point = mount_point.replace(code, character)
+    return mount_point
+
+
+def _assert_format(connection: apsw.Connection, url: str) -> None:
+    try:
+        found = int(connection.execute("SELECT value FROM meta WHERE key = 'format'").get)
+    except (apsw.SQLError, TypeError, ValueError) as error:
+        raise StoreDamaged(url, f"{_DAMAGED} (it does not say which format it has)") from error
+    if found > FORMAT:
+        reason = f"it has format {found}, and this Holdfast knows {FORMAT}; nothing was changed"
+        raise StoreNewer(url, f"{reason}. Install the newer Holdfast that wrote it")
+
+
+def _assert_durable(connection: apsw.Connection, url: str) -> None:
+    mode = connection.execute("PRAGMA journal_mode = wal").get
+    connection.execute("PRAGMA synchronous = full")
+    level = connection.execute("PRAGMA synchronous").get
+    if (mode, level) != ("wal", 2):
+        reason = f"WAL with full flushes cannot be had here (journal_mode {mode}, synchronous {level}); it is not used"
+        raise StoreFailed(url, f"{reason}. Name a path on a local disk")

@@ -1,0 +1,209 @@
+"""Runs in one SQLite file: WAL with full flushes, so that what was acknowledged survives power loss.
+
+One connection writes and another reads, each behind its own lock, so that reading does not wait for a flush.
+An append is one transaction: move the head if it stands where the append believes, add the rows, take the letters.
+An owned run moves its head without touching an index; only a change of status, owner or epoch does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+import apsw
+
+from holdfast.errors import StoreDamaged, StoreError
+from holdfast.store import Append, Head, Letter, Pulse, Query, Row, Stale
+from holdfast.stores._owners import OwnerLocks
+from holdfast.stores._sqlite_file import os_errors, prepare
+from holdfast.stores._sqlite_line import Line
+
+CREATE = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+ADVANCE = (
+    "UPDATE runs SET agent = ?, seq = ?, digest = ?, wake_us = ?, created_us = ?, updated_us = ?, tags = ?, usd = ?, note = ? "
+    "WHERE run_id = ? AND epoch = ? AND seq = ? AND status = ? AND owner IS ?"
+)
+"""Names no column that `runs_owned` holds: naming it would rewrite the index even where the value stays."""
+REPLACE = (
+    "UPDATE runs SET agent = ?, status = ?, owner = ?, epoch = ?, seq = ?, digest = ?, wake_us = ?, created_us = ?, updated_us = ?, "
+    "tags = ?, usd = ?, note = ? WHERE run_id = ? AND epoch = ? AND seq = ?"
+)
+ADD_ROW = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+TAKE = "DELETE FROM letters WHERE letter_id = ? AND run_id = ?"
+
+HEAD = "SELECT * FROM runs WHERE run_id = ?"
+ROWS = "SELECT seq, epoch, at_us, kind, step_id, body, value, args, digest FROM journal WHERE run_id = ? ORDER BY seq"
+LETTERS = "SELECT letter_id, run_id, at_us, kind, body FROM letters WHERE run_id = ?"
+RESTING = "SELECT * FROM runs INDEXED BY runs_resting WHERE owner IS NULL AND status = ?"
+OWNED = "SELECT * FROM runs INDEXED BY runs_owned WHERE owner IS NOT NULL"
+TAGGED = "EXISTS (SELECT 1 FROM json_each(tags) WHERE key = ? AND value = ?)"
+STATUSES = """
+    WITH RECURSIVE found (status) AS (
+        SELECT min(status) FROM runs WHERE owner IS NULL
+        UNION ALL
+        SELECT (SELECT min(status) FROM runs WHERE owner IS NULL AND status > found.status) FROM found WHERE found.status IS NOT NULL
+    ) SELECT status FROM found WHERE status IS NOT NULL
+"""
+"""One jump through the index per status, instead of reading it all."""
+
+ASTRAY = """
+    SELECT printf('run %s has %d records in its journal but no head', run_id, count(*))
+    FROM journal WHERE run_id NOT IN (SELECT run_id FROM runs) GROUP BY run_id
+    UNION ALL
+    SELECT printf('the head of run %s stands at %d, its journal ends at %d', run_id, seq, last) FROM (
+        SELECT run_id, seq, (SELECT coalesce(max(seq), 0) FROM journal WHERE journal.run_id = runs.run_id) AS last FROM runs
+    ) WHERE seq <> last
+"""
+
+
+class SqliteStore:
+    """Runs in the SQLite file at `path`, created if it is missing."""
+
+    inline = True
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).expanduser().absolute()
+        self.url = f"sqlite:///{self.path}"
+        prepare(self.path, self.url)
+        self._writer = Line(self.path, self.url, "BEGIN IMMEDIATE")
+        self._reader = Line(self.path, self.url, "BEGIN")
+        self._locks = OwnerLocks(self.path.with_name(f"{self.path.name}.owners"))
+        with self._reader.transaction():
+            """Whatever is wrong with the file is said now, not at the first append."""
+
+    def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
+        with self._writer.transaction(wait=wait) as cursor:
+            return [_append(cursor, one) for one in batch]
+
+    def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
+        with self._reader.transaction() as cursor:
+            head = _head(cursor, run_id)
+            if head is None:
+                return None
+            rows = cursor.execute(ROWS, (run_id,))
+            return head, [Row._make(row) for row in rows]
+
+    def head(self, run_id: str) -> Head | None:
+        with self._reader.transaction() as cursor:
+            return _head(cursor, run_id)
+
+    def heads(self, query: Query) -> list[Head]:
+        with self._reader.transaction() as cursor:
+            found = _owned(cursor, query)
+            for status in query.statuses or [row[0] for row in cursor.execute(STATUSES)]:
+                found += _resting(cursor, query, status)
+        found.sort(key=lambda head: (-head.updated_us, head.run_id))
+        return found[query.offset : query.offset + query.limit]
+
+    def post(self, run_id: str, kind: str, body: bytes, at_us: int) -> int:
+        with self._writer.transaction() as cursor:
+            cursor.execute("INSERT INTO letters (run_id, at_us, kind, body) VALUES (?, ?, ?, ?)", (run_id, at_us, kind, body))
+            return cursor.connection.last_insert_rowid()
+
+    def letters(self, run_ids: Sequence[str]) -> list[Letter]:
+        found: list[Letter] = []
+        with self._reader.transaction() as cursor:
+            for run_id in set(run_ids):
+                found += map(Letter._make, cursor.execute(LETTERS, (run_id,)))
+        return sorted(found)
+
+    def enroll(self, owner: str) -> None:
+        with os_errors(self.url):
+            self._locks.hold(owner)
+        try:
+            with self._writer.transaction() as cursor:
+                cursor.execute("INSERT INTO owners VALUES (?, 1)", (owner,))
+        except StoreError:
+            self._locks.release(owner)
+            raise
+
+    def renew(self, owner: str) -> None:
+        with self._writer.transaction() as cursor:
+            cursor.execute("UPDATE owners SET beat = beat + 1 WHERE owner = ?", (owner,))
+
+    def retire(self, owner: str) -> None:
+        with self._writer.transaction() as cursor:
+            cursor.execute("DELETE FROM owners WHERE owner = ?", (owner,))
+        with os_errors(self.url):
+            self._locks.release(owner)
+
+    def pulse(self, owner: str) -> Pulse | None:
+        with self._reader.transaction() as cursor:
+            beat = cursor.execute("SELECT beat FROM owners WHERE owner = ?", (owner,)).get
+        with os_errors(self.url):
+            return None if beat is None else Pulse(beat, dead=self._locks.proves_dead(owner))
+
+    def check(self) -> list[str]:
+        self._reader.refuse_if_gone()
+        with closing(Line(self.path, self.url, "BEGIN")) as line:
+            try:
+                with line.transaction() as cursor:
+                    return _integrity(cursor) or [row[0] for row in cursor.execute(ASTRAY)]
+            except StoreDamaged as error:
+                return [error.reason]
+
+    def close(self) -> None:
+        self._writer.close()
+        self._reader.close()
+        self._locks.close()
+
+
+def _append(cursor: apsw.Cursor, one: Append) -> Stale | None:
+    if not _moves_head(cursor, one):
+        return Stale(_head(cursor, one.run_id))
+    for row in one.rows:
+        cursor.execute(ADD_ROW, (one.run_id, *row))
+    for letter_id in one.takes:
+        cursor.execute(TAKE, (letter_id, one.run_id))
+    return None
+
+
+def _moves_head(cursor: apsw.Cursor, one: Append) -> bool:
+    head, believed = one.head, (one.run_id, one.epoch, one.seq)
+    if one.epoch == one.seq == 0:
+        cursor.execute(CREATE, head)
+        return cursor.connection.changes() == 1
+    if head.epoch == one.epoch:
+        cursor.execute(ADVANCE, (head.agent, *head[5:], *believed, head.status, head.owner))
+        if cursor.connection.changes() == 1:
+            return True
+    cursor.execute(REPLACE, (*head[1:], *believed))
+    return cursor.connection.changes() == 1
+
+
+def _head(cursor: apsw.Cursor, run_id: str) -> Head | None:
+    for row in cursor.execute(HEAD, (run_id,)):
+        return Head._make(row)
+    return None
+
+
+def _owned(cursor: apsw.Cursor, query: Query) -> list[Head]:
+    sql, values = _narrowed(OWNED, query)
+    found = (Head._make(row) for row in cursor.execute(sql, values))
+    return [head for head in found if not query.statuses or head.status in query.statuses]
+
+
+def _resting(cursor: apsw.Cursor, query: Query, status: str) -> list[Head]:
+    sql, values = _narrowed(RESTING, query)
+    sql += " ORDER BY updated_us DESC, run_id LIMIT ?"
+    return [Head._make(row) for row in cursor.execute(sql, (status, *values, query.offset + query.limit))]
+
+
+def _narrowed(sql: str, query: Query) -> tuple[str, list[str | int]]:
+    values: list[str | int] = []
+    if query.agent is not None:
+        sql += " AND agent = ?"
+        values.append(query.agent)
+    if query.idle_before_us is not None:
+        sql += " AND updated_us < ?"
+        values.append(query.idle_before_us)
+    for tag in query.tags:
+        sql += f" AND {TAGGED}"
+        values.extend(tag)
+    return sql, values
+
+
+def _integrity(cursor: apsw.Cursor) -> list[str]:
+    found = [str(row[0]) for row in cursor.execute("PRAGMA integrity_check")]
+    return [] if found == ["ok"] else found

@@ -1,0 +1,56 @@
+-- The schema of a SQLite store. Columns stand in the order of the tuples in holdfast/store.py.
+
+-- What this file is: the version of its format and an id of its own.
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+
+-- Where each run stands: one line per run, moved in the same transaction as its journal.
+CREATE TABLE runs (
+    run_id TEXT PRIMARY KEY,
+    agent TEXT NOT NULL,
+    status TEXT NOT NULL,
+    owner TEXT,
+    epoch INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    wake_us INTEGER,
+    created_us INTEGER NOT NULL,
+    updated_us INTEGER NOT NULL,
+    tags TEXT NOT NULL,
+    usd REAL NOT NULL,
+    note TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Runs that nobody owns, newest change last: as large as the store, but no append of an owned run touches it.
+CREATE INDEX runs_resting ON runs (status, updated_us) WHERE owner IS NULL;
+
+-- Runs that somebody owns: as small as what goes on now, so it is sorted when asked for.
+CREATE INDEX runs_owned ON runs (owner) WHERE owner IS NOT NULL;
+
+-- The facts of all runs. A rowid table with an index measured faster than WITHOUT ROWID, where a row of 1 KB overflows its page.
+CREATE TABLE journal (
+    run_id TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    epoch INTEGER NOT NULL,
+    at_us INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    step_id TEXT NOT NULL,
+    body BLOB NOT NULL,
+    value BLOB,
+    args BLOB,
+    digest BLOB NOT NULL,
+    UNIQUE (run_id, seq)
+) STRICT;
+
+-- Words to runs that no append has taken yet. AUTOINCREMENT: a number is never given twice.
+CREATE TABLE letters (
+    letter_id INTEGER PRIMARY KEY AUTOINCREMENT,
+    run_id TEXT NOT NULL,
+    at_us INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    body BLOB NOT NULL
+) STRICT;
+
+CREATE INDEX letters_run ON letters (run_id);
+
+-- The processes that may own runs, and how often each has renewed; the proof of death is a lock file beside the database.
+CREATE TABLE owners (owner TEXT PRIMARY KEY, beat INTEGER NOT NULL) STRICT, WITHOUT ROWID;

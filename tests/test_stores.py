@@ -1,0 +1,241 @@
+"""The stores, held to the conformance suite; and the suite, held to stores that break one promise each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import StoreBusy, StoreError
+from holdfast.store import Append, Head, Letter, Pulse, Query, Row, Stale, Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.opening import open_store
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing import StoreConformance
+from holdfast.testing.conformance import create
+
+
+class TestSqlite(StoreConformance):
+    def open(self, folder: Path) -> Store:
+        return SqliteStore(folder / "runs.db")
+
+
+class TestMemory(StoreConformance):
+    lasting = False
+
+    def open(self, folder: Path) -> Store:
+        return MemoryStore()
+
+
+def test_memory_does_not_wait_for_another_thread_when_told_so() -> None:
+    store = MemoryStore()
+    with store._lock, pytest.raises(StoreBusy):
+        store.append([create("run")], wait=False)
+    assert store.load("run") is None
+
+
+# --- negative controls: one broken promise each, and the test that must notice -------------------------------------
+
+
+class IgnoresEpoch(MemoryStore):
+    def _append(self, one: Append) -> Stale | None:
+        now = self._heads.get(one.run_id)
+        return super()._append(one._replace(epoch=now.epoch) if now else one)
+
+
+class IgnoresSeq(MemoryStore):
+    def _append(self, one: Append) -> Stale | None:
+        now = self._heads.get(one.run_id)
+        return super()._append(one._replace(seq=now.seq) if now else one)
+
+
+class CreatesTwice(MemoryStore):
+    def _append(self, one: Append) -> Stale | None:
+        if one.seq == 0:
+            self._heads.pop(one.run_id, None)
+        return super()._append(one)
+
+
+class DropsARow(MemoryStore):
+    def _append(self, one: Append) -> Stale | None:
+        return super()._append(one._replace(rows=one.rows[:1]))
+
+
+class DropsARun(MemoryStore):
+    def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
+        return super().append(batch[:2], wait=wait) + [None] * len(batch[2:])
+
+
+class FailsTheWholeBatch(MemoryStore):
+    def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
+        heads = dict(self._heads)
+        answers = super().append(batch, wait=wait)
+        if any(answers):
+            self._heads = heads
+        return answers
+
+
+class TakesBeforeTheFence(MemoryStore):
+    def _append(self, one: Append) -> Stale | None:
+        for letter_id in one.takes:
+            self._letters.pop(letter_id, None)
+        return super()._append(one)
+
+
+class NeverTakes(MemoryStore):
+    def _append(self, one: Append) -> Stale | None:
+        return super()._append(one._replace(takes=()))
+
+
+class SaysNothingOfTheHead(MemoryStore):
+    def _append(self, one: Append) -> Stale | None:
+        return Stale(None) if super()._append(one) else None
+
+
+class KeepsTheOldOwner(MemoryStore):
+    def _append(self, one: Append) -> Stale | None:
+        now = self._heads.get(one.run_id)
+        return super()._append(one._replace(head=one.head._replace(owner=now.owner)) if now else one)
+
+
+class LoadsBackwards(MemoryStore):
+    def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
+        loaded = super().load(run_id)
+        return (loaded[0], loaded[1][::-1]) if loaded else None
+
+
+class LoadsTwoMoments(MemoryStore):
+    def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
+        loaded, later = super().load(run_id), super().load(run_id)
+        return (loaded[0], [*later[1], later[1][-1]]) if loaded and later else None
+
+
+class ListsOldestFirst(MemoryStore):
+    def heads(self, query: Query) -> list[Head]:
+        return super().heads(query)[::-1]
+
+
+class ListsByPartOfATag(MemoryStore):
+    def heads(self, query: Query) -> list[Head]:
+        return [head for head in super().heads(query._replace(tags=())) if all(value in head.tags for _, value in query.tags)]
+
+
+class ForgetsTheOffset(MemoryStore):
+    def heads(self, query: Query) -> list[Head]:
+        return super().heads(query._replace(offset=0))
+
+
+class NumbersLettersAgain(MemoryStore):
+    def post(self, run_id: str, kind: str, body: bytes, at_us: int) -> int:
+        self._posted = len(self._letters)
+        return super().post(run_id, kind, body, at_us)
+
+
+class ListsLettersOfOthers(MemoryStore):
+    def letters(self, run_ids: Sequence[str]) -> list[Letter]:
+        return list(self._letters.values())
+
+
+class CutsAtNul(MemoryStore):
+    def post(self, run_id: str, kind: str, body: bytes, at_us: int) -> int:
+        return super().post(run_id, kind, body.split(b"\0")[0], at_us)
+
+    def _append(self, one: Append) -> Stale | None:
+        return super()._append(one._replace(rows=[row._replace(body=row.body.split(b"\0")[0]) for row in one.rows]))
+
+
+class CallsTheLivingDead(MemoryStore):
+    def pulse(self, owner: str) -> Pulse | None:
+        pulse = super().pulse(owner)
+        return pulse and Pulse(pulse.beat, dead=True)
+
+
+class RenewsTheRetired(MemoryStore):
+    def renew(self, owner: str) -> None:
+        self._beats[owner] = self._beats.get(owner, 0) + 1
+
+
+class HasNoLock(MemoryStore):
+    """Looks at the head and then writes, with room for another thread in between."""
+
+    def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
+        return [None if self._writes(one) else Stale(self._heads[one.run_id]) for one in batch]
+
+    def _writes(self, one: Append) -> bool:
+        now = self._heads.get(one.run_id)
+        fits = (one.epoch, one.seq) == ((now.epoch, now.seq) if now else (0, 0))
+        if fits and now and now.seq % 2:
+            self._rows[one.run_id].append(one.rows[0])
+        return fits and super()._append(one) is None
+
+
+@dataclasses.dataclass(frozen=True)
+class Control:
+    """A broken store and the test that must notice."""
+
+    broken: type[MemoryStore]
+    noticed_by: Callable[..., None]
+    arguments: dict[str, object] = dataclasses.field(default_factory=dict)
+
+
+SUITE = TestMemory()
+CONTROLS = [
+    Control(IgnoresEpoch, SUITE.test_another_epoch_is_stale, {"epoch": 1}),
+    Control(IgnoresEpoch, SUITE.test_a_claim_raises_the_epoch_and_shuts_the_old_owner_out),
+    Control(IgnoresSeq, SUITE.test_another_seq_is_stale, {"seq": 1}),
+    Control(CreatesTwice, SUITE.test_a_run_is_created_once),
+    Control(DropsARow, SUITE.test_all_rows_of_an_append_are_kept),
+    Control(DropsARow, SUITE.test_what_was_appended_is_loaded),
+    Control(DropsARun, SUITE.test_a_stale_append_fails_alone),
+    Control(FailsTheWholeBatch, SUITE.test_a_stale_append_fails_alone),
+    Control(TakesBeforeTheFence, SUITE.test_a_stale_append_takes_nothing),
+    Control(NeverTakes, SUITE.test_taking_removes_a_letter_with_the_append),
+    Control(SaysNothingOfTheHead, SUITE.test_a_run_is_created_once),
+    Control(KeepsTheOldOwner, SUITE.test_the_owner_of_a_head_comes_and_goes),
+    Control(LoadsBackwards, SUITE.test_rows_come_back_by_seq),
+    Control(LoadsTwoMoments, SUITE.test_a_load_sees_one_moment),
+    Control(ListsOldestFirst, SUITE.test_heads_are_listed_newest_change_first),
+    Control(ListsByPartOfATag, SUITE.test_tags_match_only_when_equal, {"tag": "plain"}),
+    Control(ForgetsTheOffset, SUITE.test_limit_and_offset_page_through_the_heads, {"owner": None}),
+    Control(NumbersLettersAgain, SUITE.test_a_letter_number_is_never_given_twice),
+    Control(ListsLettersOfOthers, SUITE.test_letters_are_numbered_and_ordered),
+    Control(CutsAtNul, SUITE.test_any_text_and_bytes_come_back),
+    Control(CutsAtNul, SUITE.test_any_letter_comes_back),
+    Control(CallsTheLivingDead, SUITE.test_an_owner_beats_from_one),
+    Control(RenewsTheRetired, SUITE.test_renewing_does_not_bring_a_retired_owner_back),
+    Control(HasNoLock, SUITE.test_many_threads_lose_and_double_nothing),
+]
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: f"{control.broken.__name__}-{control.noticed_by.__name__}")
+def test_the_suite_notices_a_broken_store(control: Control) -> None:
+    control.noticed_by(MemoryStore(), **control.arguments)
+    with pytest.raises(AssertionError):
+        control.noticed_by(control.broken(), **control.arguments)
+
+
+# --- opening -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", [str, Path, lambda path: f"sqlite:///{path}"])
+def test_a_sqlite_store_is_opened_by_path_or_url(tmp_path: Path, form: Callable[[Path], str | Path]) -> None:
+    store = open_store(form(tmp_path / "runs.db"))
+    store.append([create("run")])
+    again = open_store(store.url)
+    assert again.url == store.url == f"sqlite:///{tmp_path}/runs.db"
+    assert again.load("run") == store.load("run")
+    again.close()
+    store.close()
+
+
+def test_a_memory_store_is_opened_by_url() -> None:
+    assert isinstance(open_store("memory:"), MemoryStore)
+
+
+@pytest.mark.parametrize("url", ["postgres://me:secret@host/runs.db", "runs", "", "sqlite:///", "mysql:x"])
+def test_an_unknown_store_is_refused_with_what_is_known(url: str) -> None:
+    with pytest.raises(StoreError, match=r"sqlite:///PATH, a path that ends in \.db, or memory:") as caught:
+        open_store(url)
+    assert "secret" not in str(caught.value)
