@@ -1,14 +1,30 @@
 """Holdfast makes AI agents survive crashes: a step that is done stays done, and nothing outside is done twice."""
 
 from ._app import Handle, Holdfast, run, start
-from ._branches import first, gather, map  # noqa: A004 (the public name)
+from ._branches import first, gather, map
 from ._decorators import agent, effect, resend, reset, step, verify
 from ._landing import Landed, NotLanded, Unknown, Verdict
 from ._timeouts import timeout
 from ._verbs import cleanup, current, key, now, plain, resource, state, usage
 from .errors import (
-    Damaged, HoldfastError, InDoubt, LeaseLost, LostContext, Misuse, NestedStep, NoRun, NotKept, ReplayMismatch, ResultNotKept,
-    RunCancelled, RunConflict, RunInterrupted, RunWaiting, StepFailed, StoreError, UnknownRun,
+    Damaged,
+    HoldfastError,
+    InDoubt,
+    LeaseLost,
+    LostContext,
+    Misuse,
+    NestedStep,
+    NoRun,
+    NotKept,
+    ReplayMismatch,
+    ResultNotKept,
+    RunCancelled,
+    RunConflict,
+    RunInterrupted,
+    RunWaiting,
+    StepFailed,
+    StoreError,
+    UnknownRun,
 )  # fmt: skip
 from .retry import Retry
 

@@ -19,7 +19,7 @@ from ._ids import checked_run_id, new_run_id
 from ._lease import LEASE_S, Keeper, Observer
 from ._run import Body, Scope, place
 from ._runner import Engine, Order, attend_async, attend_blocking
-from .errors import Misuse, NestedStep, UnknownRun
+from .errors import Misuse, NestedStep
 from .store import Store
 from .stores.opening import open_store
 
@@ -51,6 +51,10 @@ class Handle(Generic[R]):
         """Wait for the result; a time-out leaves the run going."""
         limit_s = None if timeout is None else seconds(timeout, "timeout")
         return await asyncio.wait_for(asyncio.shield(self._task), limit_s)
+
+    def when_ended(self, fn: Callable[[], object]) -> None:
+        """Have `fn` called when the run has ended here."""
+        self._task.add_done_callback(lambda _: fn())
 
     def status(self) -> str:
         """Where the run stands."""
@@ -98,11 +102,11 @@ class Holdfast:
 
     @overload
     def run(
-        self, agent: Callable[[Unpack[Ts]], Coroutine[Any, Any, R]], /, *args: Unpack[Ts], wait: bool = ..., **options: Unpack[RunOptions]
+        self, agent: Callable[[*Ts], Coroutine[Any, Any, R]], /, *args: *Ts, wait: bool = ..., **options: Unpack[RunOptions]
     ) -> R: ...
     @overload
-    def run(self, agent: Callable[[Unpack[Ts]], R], /, *args: Unpack[Ts], wait: bool = ..., **options: Unpack[RunOptions]) -> R: ...
-    def run(self, agent: Callable[[Unpack[Ts]], Any], /, *args: Unpack[Ts], wait: bool = True, **options: Unpack[RunOptions]) -> Any:
+    def run(self, agent: Callable[[*Ts], R], /, *args: *Ts, wait: bool = ..., **options: Unpack[RunOptions]) -> R: ...
+    def run(self, agent: Callable[[*Ts], Any], /, *args: *Ts, wait: bool = True, **options: Unpack[RunOptions]) -> Any:
         """Run an agent and give its result, like `asyncio.run`. The same line again after a crash goes on where it stopped.
 
         An unknown id starts; an unfinished or failed run goes on from its last finished step; a done one gives its recorded result.
@@ -114,19 +118,17 @@ class Holdfast:
         """Attend to an order, blocking until it has its result."""
         if not order.agent.is_async:
             return attend_blocking(self.engine, order)
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(attend_async(self.engine, order))
-        raise Misuse("hf.run blocks like asyncio.run and cannot be called on a running event loop; nothing was started. Use `await hf.start(...)`")
+        if _on_a_loop():
+            raise Misuse("hf.run blocks like asyncio.run and cannot be called on a running loop; nothing began. Use `await hf.start(...)`")
+        return asyncio.run(attend_async(self.engine, order))
 
     @overload
     async def start(
-        self, agent: Callable[[Unpack[Ts]], Coroutine[Any, Any, R]], /, *args: Unpack[Ts], **options: Unpack[RunOptions]
+        self, agent: Callable[[*Ts], Coroutine[Any, Any, R]], /, *args: *Ts, **options: Unpack[RunOptions]
     ) -> Handle[R]: ...
     @overload
-    async def start(self, agent: Callable[[Unpack[Ts]], R], /, *args: Unpack[Ts], **options: Unpack[RunOptions]) -> Handle[R]: ...
-    async def start(self, agent: Callable[[Unpack[Ts]], Any], /, *args: Unpack[Ts], **options: Unpack[RunOptions]) -> Handle[Any]:
+    async def start(self, agent: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[RunOptions]) -> Handle[R]: ...
+    async def start(self, agent: Callable[[*Ts], Any], /, *args: *Ts, **options: Unpack[RunOptions]) -> Handle[Any]:
         """Run an agent in this event loop (a `def` agent in a thread) and give a handle to it at once."""
         order = _order(agent, args, wait=True, options=options)
         work = attend_async(self.engine, order) if order.agent.is_async else asyncio.to_thread(attend_blocking, self.engine, order)
@@ -162,13 +164,21 @@ class Holdfast:
 
     def check(self, run_id: str | None = None) -> list[inspecting.Verdict]:
         """Whether what is stored is what was written, for one run or all."""
-        return inspecting.check(self.engine, run_id)
+        return list(inspecting.check(self.engine, run_id))
 
     def resolve(
-        self, run_id: str, step_id: str, *, landed: object = operating.UNSAID, not_landed: bool = False, by: str | None = None, reason: str = ""
+        self,
+        run_id: str,
+        step_id: str,
+        *,
+        landed: object = operating.UNSAID,
+        not_landed: bool = False,
+        by: str | None = None,
+        reason: str = "",
     ) -> str:
         """Say what is true of a doubt: it landed, with this result, or it did not."""
-        return operating.resolve(self.engine, run_id, step_id, landed=landed, not_landed=not_landed, by=by or operating.somebody(), reason=reason)
+        who = by or operating.somebody()
+        return operating.resolve(self.engine, run_id, step_id, landed=landed, not_landed=not_landed, by=who, reason=reason)
 
     def cancel(self, run_id: str, *, by: str | None = None, reason: str = "") -> str:
         """Close a run for good; one that executes elsewhere is told to stop."""
@@ -181,6 +191,14 @@ class Holdfast:
     def resume_here(self, run_id: str, agents: Sequence[Agent[..., Any]], *, where: str, wait: bool = True) -> Any:
         """Go on with a run now, in this process, with one of these agents."""
         return self.carry_out(operating.order_for(self.engine, run_id, agents, where=where, wait=wait))
+
+
+def _on_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _order(agent: Any, args: tuple[Any, ...], *, wait: bool, options: RunOptions) -> Order:
@@ -204,16 +222,16 @@ def _order(agent: Any, args: tuple[Any, ...], *, wait: bool, options: RunOptions
 
 @overload
 def run(
-    agent: Callable[[Unpack[Ts]], Coroutine[Any, Any, R]], /, *args: Unpack[Ts],
+    agent: Callable[[*Ts], Coroutine[Any, Any, R]], /, *args: *Ts,
     store: Store | str | Path | None = ..., wait: bool = ..., **options: Unpack[RunOptions],
 ) -> R: ...  # fmt: skip
 @overload
 def run(
-    agent: Callable[[Unpack[Ts]], R], /, *args: Unpack[Ts],
+    agent: Callable[[*Ts], R], /, *args: *Ts,
     store: Store | str | Path | None = ..., wait: bool = ..., **options: Unpack[RunOptions],
 ) -> R: ...  # fmt: skip
 def run(
-    agent: Callable[[Unpack[Ts]], Any], /, *args: Unpack[Ts],
+    agent: Callable[[*Ts], Any], /, *args: *Ts,
     store: Store | str | Path | None = None, wait: bool = True, **options: Unpack[RunOptions],
 ) -> Any:  # fmt: skip
     """Run an agent on the default store (or `store`) and give its result; run the same line again after a crash: it goes on."""
@@ -224,20 +242,20 @@ def run(
 
 @overload
 async def start(
-    agent: Callable[[Unpack[Ts]], Coroutine[Any, Any, R]], /, *args: Unpack[Ts],
+    agent: Callable[[*Ts], Coroutine[Any, Any, R]], /, *args: *Ts,
     store: Store | str | Path | None = ..., **options: Unpack[RunOptions],
 ) -> Handle[R]: ...  # fmt: skip
 @overload
 async def start(
-    agent: Callable[[Unpack[Ts]], R], /, *args: Unpack[Ts], store: Store | str | Path | None = ..., **options: Unpack[RunOptions]
+    agent: Callable[[*Ts], R], /, *args: *Ts, store: Store | str | Path | None = ..., **options: Unpack[RunOptions]
 ) -> Handle[R]: ...
 async def start(
-    agent: Callable[[Unpack[Ts]], Any], /, *args: Unpack[Ts], store: Store | str | Path | None = None, **options: Unpack[RunOptions]
+    agent: Callable[[*Ts], Any], /, *args: *Ts, store: Store | str | Path | None = None, **options: Unpack[RunOptions]
 ) -> Handle[Any]:
     """Run an agent in this event loop and give a handle to it at once; the store is closed when the run has ended."""
     app = Holdfast(store)
     handle: Handle[Any] = await app.start(agent, *args, **options)
-    handle._task.add_done_callback(lambda _: app.close())  # noqa: SLF001 (the handle of this very module)
+    handle.when_ended(app.close)
     return handle
 
 
@@ -248,7 +266,7 @@ def default_store() -> str:
         return named
     path = _project_root() / ".holdfast" / "holdfast.db"
     if not path.exists():
-        print(f"holdfast: keeping runs in {path} (a new store; choose another with {STORE_VARIABLE} or store=)", file=sys.stderr)
+        sys.stderr.write(f"holdfast: keeping runs in {path} (a new store; choose another with {STORE_VARIABLE} or store=)\n")
     return str(path)
 
 

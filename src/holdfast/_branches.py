@@ -45,18 +45,23 @@ def blocking_scope(verb: str) -> Scope:
     """The scope of a blocking verb, which would stop the event loop in an `async def` agent."""
     scope = in_agent(verb)
     if not scope.run.blocking:
-        raise WrongMode(f"holdfast.sync.{verb}", scope.run.started.agent, "It is an `async def` agent: use `import holdfast as hf` and await")
+        remedy = "It is an `async def` agent: use `import holdfast as hf` and await"
+        raise WrongMode(f"holdfast.sync.{verb}", scope.run.started.agent, remedy)
     return scope
 
 
 @overload
 def gather(a: Awaitable[A], b: Awaitable[B], /, *, errors: Literal["raise"] = ...) -> Coroutine[Any, Any, tuple[A, B]]: ...
 @overload
-def gather(a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], /, *, errors: Literal["raise"] = ...) -> Coroutine[Any, Any, tuple[A, B, C]]: ...
+def gather(
+    a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], /, *, errors: Literal["raise"] = ...
+) -> Coroutine[Any, Any, tuple[A, B, C]]: ...
 @overload
 def gather(*branches: Awaitable[T], errors: Literal["raise"] = ...) -> Coroutine[Any, Any, tuple[T, ...]]: ...
 @overload
-def gather(a: Awaitable[A], b: Awaitable[B], /, *, errors: Literal["return"]) -> Coroutine[Any, Any, tuple[A | Exception, B | Exception]]: ...
+def gather(
+    a: Awaitable[A], b: Awaitable[B], /, *, errors: Literal["return"]
+) -> Coroutine[Any, Any, tuple[A | Exception, B | Exception]]: ...
 @overload
 def gather(*branches: Awaitable[T], errors: Literal["return"]) -> Coroutine[Any, Any, tuple[T | Exception, ...]]: ...
 def gather(*branches: Awaitable[Any], errors: Errors = "raise") -> Coroutine[Any, Any, tuple[Any, ...]]:
@@ -75,7 +80,7 @@ def map(
 def map(
     fn: Callable[[A], Awaitable[B]], items: Iterable[A], /, *, limit: int | None = ..., errors: Literal["return"]
 ) -> Coroutine[Any, Any, list[B | Exception]]: ...
-def map(  # noqa: A001 (the public name)
+def map(
     fn: Callable[[Any], Awaitable[Any]], items: Iterable[Any], /, *, limit: int | None = None, errors: Errors = "raise"
 ) -> Coroutine[Any, Any, list[Any]]:
     """Call `fn` for each item in a branch of its own, at most `limit` at a time."""
@@ -187,7 +192,7 @@ async def _raced(scope: Scope, step_id: str, branches: Sequence[Awaitable[Any]])
     scope.joining = True
     try:
         winner = await _winner(tasks, won)
-        await drive_async(record_winner(scope, step_id, winner, seq), run, scope)
+        await drive_async(record_winner(step_id, winner, seq), run, scope)
         lose(run.scopes, step_id, winner)
         for task in tasks:
             if task is not tasks[winner]:
@@ -234,7 +239,7 @@ def lose(scopes: Sequence[Scope], step_id: str, winner: int) -> None:
             scope.lost = step_id
 
 
-def record_winner(scope: Scope, step_id: str, winner: int, seq: int) -> Life[None]:
+def record_winner(step_id: str, winner: int, seq: int) -> Life[None]:
     if not seq:
         record = rec.StepDone(step_id=step_id, name=RACE, fingerprint="", value=str(winner).encode())
         seq = yield Commit([record])
@@ -246,7 +251,7 @@ def refuse_too_many(branches: int) -> None:
         raise Misuse(f"{branches} branches at once; the limit is {MAX_BRANCHES}. Map in pieces")
 
 
-def checked_limit(limit: int | None) -> int:
+def checked_limit(limit: object) -> int:
     if limit is None:
         return MAX_BRANCHES
     if not isinstance(limit, int) or limit < 1:

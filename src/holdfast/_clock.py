@@ -16,6 +16,9 @@ class Clock(Protocol):
     def monotonic_s(self) -> float:
         """Seconds that never jump, for measuring how long something has lasted."""
 
+    def sleep(self, duration_s: float) -> None:
+        """Block this thread."""
+
 
 class SystemClock:
     """The machine's clock."""
@@ -25,6 +28,9 @@ class SystemClock:
 
     def monotonic_s(self) -> float:
         return time.monotonic()
+
+    def sleep(self, duration_s: float) -> None:
+        time.sleep(duration_s)
 
 
 def to_datetime(at_us: int) -> datetime:

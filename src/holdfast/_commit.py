@@ -143,7 +143,7 @@ class Committer:
     def _take(self) -> tuple[list[list[Ticket]], list[Ticket]]:
         """What waits, grouped by run; a second journal of the same run has to wait for the next batch."""
         groups: dict[str, list[Ticket]] = {}
-        batch = []
+        batch: list[Ticket] = []
         while self._queue and len(batch) < MAX_BATCH:
             group = groups.setdefault(self._queue[0].journal.head.run_id, [])
             if group and group[0].journal is not self._queue[0].journal:

@@ -7,9 +7,9 @@ import inspect
 import logging
 from collections.abc import Callable, Coroutine
 from types import MethodType
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 
-from ._doubt import Action, Ask, Fail, Reset, Resend, Verify
+from ._doubt import Action, Ask, Fail, Resend, Reset, Verify
 from ._drive import drive_async, drive_blocking
 from ._duration import Duration, seconds
 from ._landing import Verdict
@@ -35,14 +35,14 @@ class Declared:
     """A decorated function: looks, binds and introspects like the one it stands for."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
-        functools.update_wrapper(self, fn)
+        functools.update_wrapper(cast("Callable[..., Any]", self), fn)
         self.fn = fn
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             if hasattr(fn, name):
                 setattr(self, name, getattr(fn, name))
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        return self if instance is None else MethodType(self, instance)
+        return self if instance is None else MethodType(cast("Callable[..., Any]", self), instance)
 
 
 class Step(Declared):
@@ -110,7 +110,7 @@ def _whole(call: Call) -> Any:
     return result
 
 
-def checked_call_id(call_id: str) -> str:
+def checked_call_id(call_id: object) -> str:
     """A call id that can be part of a step id."""
     if not isinstance(call_id, str) or not call_id or len(call_id) > MAX_CALL_ID or not call_id.isprintable():
         raise Misuse(f"call_id={call_id!r}: it must be a printable string of 1 to {MAX_CALL_ID} characters; nothing was executed")
@@ -135,7 +135,7 @@ class Agent(Declared, Generic[P, R]):
         if isinstance(where, Body):
             raise NestedStep(self.name, where.call.spec.name)
         if isinstance(where, Scope):
-            raise Misuse(f"agent {self.name!r} was called inside a run; nothing was executed. Start it as a run of its own, outside this one")
+            raise Misuse(f"agent {self.name!r} was called inside a run; nothing was executed. Start it as a run of its own")
         return self.fn(*args, **kwargs)  # type: ignore[no-any-return]
 
     def codec(self) -> ValueCodec:
@@ -240,7 +240,8 @@ def step(fn: None = None, /, **options: Unpack[StepOptions]) -> Keeps: ...
 def step(fn: Callable[..., Any] | None = None, /, **options: Unpack[StepOptions]) -> Any:
     """Declare a step that is safe to repeat: it reads, computes, or asks a model.
 
-    Also as a function, for code that is not yours: `hf.step(client.search)("shoes")`; on a decorated one it makes a copy with other options.
+    Also as a function, for code that is not yours: `hf.step(client.search)("shoes")`. On a decorated one it makes a copy with other
+    options.
     """
     if fn is None:
         return lambda later: _declared(later, dict(options))
@@ -248,13 +249,20 @@ def step(fn: Callable[..., Any] | None = None, /, **options: Unpack[StepOptions]
 
 
 @overload
-def effect(*, in_doubt: Verifying[P, T], key: str | Callable[P, str] | None = ..., **options: Unpack[StepOptions]) -> KeepsSignature[P, T]: ...
+def effect(
+    *, in_doubt: Verifying[P, T], key: str | Callable[P, str] | None = ..., **options: Unpack[StepOptions]
+) -> KeepsSignature[P, T]: ...
 @overload
-def effect(*, in_doubt: Resetting[P], key: str | Callable[P, str] | None = ..., **options: Unpack[StepOptions]) -> KeepsParameters[P]: ...
+def effect(
+    *, in_doubt: Resetting[P], key: str | Callable[P, str] | None = ..., **options: Unpack[StepOptions]
+) -> KeepsParameters[P]: ...
 @overload
 def effect(*, in_doubt: Unchecked, key: str | Callable[..., str] | None = ..., **options: Unpack[StepOptions]) -> Keeps: ...
 def effect(
-    *, in_doubt: Verifying[..., Any] | Resetting[...] | Unchecked, key: str | Callable[..., str] | None = None, **options: Unpack[StepOptions]
+    *,
+    in_doubt: Verifying[..., Any] | Resetting[...] | Unchecked,
+    key: str | Callable[..., str] | None = None,
+    **options: Unpack[StepOptions],
 ) -> Any:
     """Declare an effect: it changes the world, so it says what to do when it is not known whether it happened."""
     action = _action(in_doubt)
@@ -292,7 +300,7 @@ def _declared(fn: Any, options: dict[str, Any]) -> Step:
     is_async = _is_async(fn)
     timeout = given.pop("timeout", None)
     if timeout is not None and not is_async:
-        raise Misuse(f"timeout= on {name!r}, which is a `def` function: threads cannot be stopped. Make it `async def`, or let the client it uses time out")
+        raise Misuse(f"timeout= on {name!r}, a `def` function: threads cannot be stopped. Make it `async def`, or let its client time out")
     raises = given.pop("raises", ())
     spec = Spec(
         fn=fn, name=name, is_async=is_async, timeout_s=None if timeout is None else seconds(timeout, "timeout"),
@@ -310,7 +318,8 @@ def _options_of(spec: Spec) -> dict[str, Any]:
 
 
 def _refuse_async_probe(spec: Spec) -> None:
-    probe = spec.in_doubt.probe if isinstance(spec.in_doubt, Verify) else spec.in_doubt.fn if isinstance(spec.in_doubt, Reset) else None
+    action = spec.in_doubt
+    probe = action.probe if isinstance(action, Verify) else action.fn if isinstance(action, Reset) else None
     if probe is not None and not spec.is_async and _is_async(probe):
         raise Misuse(f"the effect {spec.name!r} is a `def` function, its probe or reset is `async def`: make both the same")
 

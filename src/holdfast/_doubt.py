@@ -58,7 +58,6 @@ class Fail:
 
 
 Action: TypeAlias = Resend | Verify | Reset | Ask | Fail
-WORDS: dict[type[Action], str] = {Resend: "resend", Verify: "verify", Reset: "reset", Ask: "ask", Fail: "fail"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +98,24 @@ Move: TypeAlias = Attempt | Uncertain | Found | Finished
 def settle(call: Call, doubt: Uncertain) -> Life[Move]:
     """The next move after a doubt."""
     action = call.spec.in_doubt
-    if doubt.asked or isinstance(action, Ask):
-        return (yield from _ask(call, doubt, "a person must say"))
-    if isinstance(action, Fail):
-        yield from give_up(call, doubt)
-    if doubt.number >= _policy(call).attempts:
-        yield from give_up(call, doubt)
-    if isinstance(action, Resend):
-        return (yield from _resend(call, doubt, action))
-    yield Commit([_opened(call, doubt.reason, WORDS[type(action)])])
-    if isinstance(action, Verify):
-        return (yield from _verify(call, doubt, action))
-    return (yield from _reset(call, doubt, action))
+    if doubt.asked:
+        return (yield from _ask(call, doubt, ""))
+    match action:
+        case None | Ask():
+            return (yield from _ask(call, doubt, "a person must say"))
+        case Fail():
+            return (yield from give_up(call, doubt))
+        case _ if doubt.number >= _policy(call).attempts:
+            return (yield from give_up(call, doubt))
+        case Resend():
+            return (yield from _resend(call, doubt, action))
+        case Verify():
+            return (yield from _verify(call, doubt, action))
+        case Reset():
+            return (yield from _reset(call, doubt, action))
 
 
-def give_up(call: Call, doubt: Uncertain) -> Life[None]:
+def give_up(call: Call, doubt: Uncertain) -> Life[Move]:
     """Raise `InDoubt`, live now and on replay; the doubt stays open until somebody settles it."""
     error = InDoubt(call.step_id, call.spec.name, doubt.reason)
     outcome = rec.StepFailed(
@@ -140,6 +142,7 @@ def _resend(call: Call, doubt: Uncertain, action: Resend) -> Life[Move]:
 
 
 def _verify(call: Call, doubt: Uncertain, action: Verify) -> Life[Move]:
+    yield Commit([_opened(call, doubt.reason, "verify")])
     yield Pause(_settle_wait_s(call, action))
     verdict, why = yield from _probe(call, action)
     reach("doubt.before_settle")
@@ -188,6 +191,7 @@ def _settle_wait_s(call: Call, action: Verify) -> float:
 
 
 def _reset(call: Call, doubt: Uncertain, action: Reset) -> Life[Move]:
+    yield Commit([_opened(call, doubt.reason, "reset")])
     try:
         yield Invoke(Body(call), action.fn, call.args, call.kwargs, call.spec.timeout_s)
     except Exception as error:  # noqa: BLE001 (a reset that failed leaves the doubt where it was)
@@ -201,7 +205,7 @@ def _reset(call: Call, doubt: Uncertain, action: Reset) -> Life[Move]:
 
 def _ask(call: Call, doubt: Uncertain, why: str) -> Life[Move]:
     """Wait for a person, as long as it takes; a result that does not fit is put before them again."""
-    reason = doubt.reason if why in doubt.reason else f"{doubt.reason}; {why}"
+    reason = doubt.reason if not why or why in doubt.reason else f"{doubt.reason}; {why}"
     if not doubt.asked:
         yield Commit([_opened(call, reason, "ask")])
     while True:

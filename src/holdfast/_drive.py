@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from typing import Any, TypeVar
 
 from ._commands import Commit, Hang, Invoke, Life, Pause, Turn, WaitForPerson
@@ -23,20 +22,18 @@ async def drive_async(life: Life[T], run: Run, scope: Scope) -> T:
     try:
         command = next(life)
         while True:
+            answer: Any = None
             try:
                 match command:
                     case Turn(seq):
-                        answer = None if run.turnstile.at_once(seq) else await run.turnstile.turn(seq)
+                        if not run.turnstile.at_once(seq):
+                            await run.turnstile.turn(seq)
                     case Commit(records):
                         answer = await _commit_async(run, records)
                     case Invoke():
                         answer = await _invoke_async(command)
-                    case Pause(seconds):
-                        answer = await asyncio.sleep(seconds)
-                    case WaitForPerson(step_id):
-                        answer = await _wait_async(run, scope, step_id)
-                    case Hang():
-                        answer = await asyncio.get_running_loop().create_future()
+                    case _:
+                        answer = await _wait_async(run, scope, command)
             except BaseException as error:  # noqa: BLE001 (everything goes into the life, which decides)
                 _note(run, error)
                 command = life.throw(error)
@@ -57,20 +54,17 @@ def drive_blocking(life: Life[T], run: Run, scope: Scope) -> T:
     try:
         command = next(life)
         while True:
+            answer: Any = None
             try:
                 match command:
                     case Turn(seq):
-                        answer = run.turnstile.turn_blocking(seq, scope) if run.blocking else run.turnstile.pass_by(seq)
+                        _turn_blocking(run, scope, seq)
                     case Commit(records):
                         answer = _commit_blocking(run, records)
                     case Invoke():
                         answer = _invoke_blocking(command)
-                    case Pause(seconds):
-                        answer = time.sleep(seconds)
-                    case WaitForPerson(step_id):
-                        answer = _wait_blocking(run, scope, step_id)
-                    case Hang():
-                        raise _doom(scope)
+                    case _:
+                        answer = _wait_blocking(run, scope, command)
             except BaseException as error:  # noqa: BLE001 (everything goes into the life, which decides)
                 _note(run, error)
                 command = life.throw(error)
@@ -150,7 +144,34 @@ def _invoke_blocking(command: Invoke) -> Any:
         place.reset(token)
 
 
-async def _wait_async(run: Run, scope: Scope, step_id: str) -> Any:
+def _turn_blocking(run: Run, scope: Scope, seq: int) -> None:
+    if run.blocking:
+        run.turnstile.turn_blocking(seq, scope)
+    else:
+        run.turnstile.pass_by(seq)
+
+
+async def _wait_async(run: Run, scope: Scope, command: Pause | WaitForPerson | Hang) -> Any:
+    match command:
+        case Pause(seconds):
+            return await asyncio.sleep(seconds)
+        case WaitForPerson(step_id):
+            return await _person_async(run, scope, step_id)
+        case Hang():
+            return await asyncio.get_running_loop().create_future()
+
+
+def _wait_blocking(run: Run, scope: Scope, command: Pause | WaitForPerson | Hang) -> Any:
+    match command:
+        case Pause(seconds):
+            return run.clock.sleep(seconds)
+        case WaitForPerson(step_id):
+            return _person_blocking(run, scope, step_id)
+        case Hang():
+            raise _doom(scope)
+
+
+async def _person_async(run: Run, scope: Scope, step_id: str) -> Any:
     waiter = _waiting(run, scope, step_id)
     waiter.future = asyncio.get_running_loop().create_future()
     try:
@@ -161,7 +182,7 @@ async def _wait_async(run: Run, scope: Scope, step_id: str) -> Any:
         _waited(run, scope, waiter)
 
 
-def _wait_blocking(run: Run, scope: Scope, step_id: str) -> Any:
+def _person_blocking(run: Run, scope: Scope, step_id: str) -> Any:
     waiter = _waiting(run, scope, step_id)
     try:
         run.park_if_stuck()

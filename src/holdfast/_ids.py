@@ -14,7 +14,7 @@ from .errors import BadRunId
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
-def checked_run_id(run_id: str) -> str:
+def checked_run_id(run_id: object) -> str:
     """The id, if it can safely be a file name and part of a URL."""
     if not isinstance(run_id, str) or not RUN_ID.fullmatch(run_id):
         raise BadRunId(str(run_id))
@@ -35,12 +35,12 @@ def new_owner() -> str:
 
 def jitter() -> float:
     """A number in [0, 1) that is not part of any run: only delays may depend on it."""
-    return random.random()  # noqa: S311 (spreads retries, protects nothing)
+    return random.random()
 
 
 def seeded(origin: str, place: str) -> random.Random:
     """The random stream of one place in a run: the same in every attempt and after every restart."""
-    return random.Random(hashlib.sha256(f"{origin}\0{place}".encode()).digest())  # noqa: S311 (must be repeatable)
+    return random.Random(hashlib.sha256(f"{origin}\0{place}".encode()).digest())
 
 
 def uuid_from(stream: random.Random) -> uuid.UUID:

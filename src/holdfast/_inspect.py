@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import _records as rec
@@ -16,6 +17,9 @@ from ._runner import Engine
 from ._steps import shown_call
 from .errors import Damaged, Refusal, StoreError, UnknownRun
 from .store import Head, Query, Row
+
+NOTE = 80
+"""Characters of a result that a line of history shows."""
 
 PAGE = 500
 """Heads that are read at a time when all are walked."""
@@ -71,6 +75,7 @@ class RunView:
     current_age_s: float | None
     last_error: str
     waits: str
+    note: str
     result: Any
     tags: dict[str, str]
     usd: float
@@ -131,14 +136,16 @@ def show(engine: Engine, run_id: str) -> RunView:
     """Where a run stands, who owns it, what it waits for, and the command to try next."""
     head, rows = loaded(engine, run_id)
     journal = Journal.load(head, rows)
-    started, lines = journal.started, _lines(head, rows)
+    started, lines = journal.started, _told(engine, head, rows)
     assert started is not None
     current = _current(head, lines)
     return RunView(
         run_id=run_id, agent=head.agent, version=started.version, status=head.status, call=shown_call(started.agent, started.args),
-        attempt=head.epoch, owner=head.owner, owner_lives=_lives(engine, head), steps_done=sum(line.state == "done" for line in lines if line.step_id),
+        attempt=head.epoch, owner=head.owner, owner_lives=_lives(engine, head),
+        steps_done=sum(line.state == "done" for line in lines if line.step_id),
         current=current, current_age_s=None if current is None else (engine.clock.now_us() - current.at_us) / 1e6,
-        last_error=_last_error(rows), waits=head.note if head.status == "waiting" else "",
+        last_error=_last_error(rows), waits=_waits(journal),
+        note=next((line.note for line in reversed(lines) if not line.step_id), ""),
         result=_json(journal.verdict.value) if isinstance(journal.verdict, rec.RunDone) else None, tags=json.loads(head.tags), usd=head.usd,
         created_us=head.created_us, updated_us=head.updated_us, next_commands=_next_commands(engine, head, journal),
     )  # fmt: skip
@@ -146,13 +153,13 @@ def show(engine: Engine, run_id: str) -> RunView:
 
 def history(engine: Engine, run_id: str) -> list[Checkpoint]:
     """Every checkpoint of a run, in order."""
-    return _lines(*loaded(engine, run_id))
+    return _told(engine, *loaded(engine, run_id))
 
 
 def show_at(engine: Engine, run_id: str, step_id: str) -> CheckpointView:
     """What the agent knew after a step."""
     head, rows = loaded(engine, run_id)
-    lines = _lines(head, rows)
+    lines = _told(engine, head, rows)
     mine = [line for line in lines if line.step_id == step_id]
     if not mine:
         steps = ", ".join(dict.fromkeys(line.step_id for line in lines if line.step_id)) or "none"
@@ -248,9 +255,6 @@ def _json(data: bytes | None) -> Any:
     return None if data is None else json.loads(data)
 
 
-# --- history --------------------------------------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class _Folding:
     """Lines under construction: a step's line is begun by its intent and finished by its outcome."""
@@ -269,14 +273,27 @@ class _Folding:
         begun = self.lines[index] if index is not None else None
         started_us = begun.at_us if begun else (getattr(record, "started_us", 0) or row.at_us)
         call = begun.call if begun else shown_call(record.name, record.args or self.args.get(record.step_id))
-        line = _line(row, record, state=state, call=call, key=begun.key if begun else "", note=note, duration_s=(row.at_us - started_us) / 1e6)
+        duration_s = (row.at_us - started_us) / 1e6
+        line = _line(row, record, state=state, call=call, key=begun.key if begun else "", note=note, duration_s=duration_s)
         if index is None:
             self.lines.append(line)
         else:
             self.lines[index] = line
 
+    def break_off(self) -> None:
+        """Nobody is left to finish what is open: a step was broken off, of an effect it is not known whether it happened."""
+        for index in self.open.values():
+            line = self.lines[index]
+            self.lines[index] = replace(line, state="in doubt" if line.effect else "broken off", note="its process ended in the middle")
+        self.open.clear()
 
-def _lines(head: Head, rows: Sequence[Row]) -> list[Checkpoint]:
+
+def _told(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Checkpoint]:
+    """The lines of a run as they stand now: what was begun and has nobody left to finish it was broken off."""
+    return _lines(head, rows, abandoned=not _lives(engine, head))
+
+
+def _lines(head: Head, rows: Sequence[Row], *, abandoned: bool) -> list[Checkpoint]:
     """The rows of a run as lines for people."""
     folding = _Folding()
     for row, record in verified(head, rows):
@@ -294,11 +311,17 @@ def _lines(head: Head, rows: Sequence[Row]) -> list[Checkpoint]:
             case rec.StateSaved() | rec.TimeRead():
                 pass
             case _:
+                if isinstance(record, rec.RunResumed):
+                    folding.break_off()
                 folding.lines.append(_line(row, record, state=record.kind.replace(".", " "), call="", note=_note(record)))
+    if abandoned:
+        folding.break_off()
     return folding.lines
 
 
-def _line(row: Row, record: rec.Record, *, state: str, call: str, key: str = "", note: str = "", duration_s: float | None = None) -> Checkpoint:
+def _line(
+    row: Row, record: rec.Record, *, state: str, call: str, key: str = "", note: str = "", duration_s: float | None = None
+) -> Checkpoint:
     return Checkpoint(
         seq=row.seq, at_us=row.at_us, step_id=record.step_id, call=call, state=state, key=key, note=note, duration_s=duration_s,
         attempt=getattr(record, "attempt", 0), effect=getattr(record, "effect", False),
@@ -309,7 +332,7 @@ def _done_note(record: rec.StepDone) -> str:
     if record.not_kept:
         return f"result not kept: {record.shown}"
     shown = (record.value or b"").decode("utf-8", "replace")
-    return shown if len(shown) <= 80 else shown[:77] + "..."
+    return shown if len(shown) <= NOTE else shown[: NOTE - 3] + "..."
 
 
 def _message(error: rec.Json) -> str:
@@ -321,7 +344,8 @@ def _note(record: rec.Record) -> str:
         case rec.RunStarted():
             return f"by {record.owner}"
         case rec.RunResumed():
-            return f"{record.why}{', by ' + record.owner if record.owner else ''}{', behind ' + ', '.join(record.cleared) if record.cleared else ''}"
+            behind = f", behind {', '.join(record.cleared)}" if record.cleared else ""
+            return f"{record.why}{', by ' + record.owner if record.owner else ''}{behind}"
         case rec.RunFailed() | rec.RunBlocked():
             return _message(record.error)
         case rec.RunCancelled():
@@ -337,14 +361,22 @@ def _note(record: rec.Record) -> str:
     return ""
 
 
-# --- what to do next ------------------------------------------------------------------------------------------------
-
-
 def _current(head: Head, lines: Sequence[Checkpoint]) -> Checkpoint | None:
-    """The step that was begun last and has not ended, in a run that is not final."""
+    """The step at which a run that is not final stands: one that is open, else the last one if it is not done."""
     if head.status in ("done", "cancelled"):
         return None
-    return next((line for line in reversed(lines) if line.state == "started"), None)
+    calls = {line.step_id: line for line in lines if line.call}
+    unfinished = [line for line in calls.values() if line.state in ("started", "in doubt", "broken off")]
+    last = max(unfinished or calls.values(), key=lambda line: line.seq, default=None)
+    return None if last is None or last.state == "done" else last
+
+
+def _waits(journal: Journal) -> str:
+    """What a waiting run wants to know, without the commands that answer it."""
+    if journal.head.status != "waiting":
+        return ""
+    asked = [f"did {shown_call(found.name, found.args)} at step {step_id} happen?" for step_id, found in _doubts(journal)]
+    return " ".join(asked) or journal.head.note
 
 
 def _last_error(rows: Sequence[Row]) -> str:
@@ -374,7 +406,8 @@ def _doubts(journal: Journal) -> list[tuple[str, History]]:
 
 def _settling(run_id: str, step_id: str, found: History) -> list[str]:
     del found
-    return [f"holdfast resolve {run_id} {step_id} --landed RESULT", f"holdfast resolve {run_id} {step_id} --not-landed"]
+    step = shlex.quote(step_id)  # it may come from a model's tool call, and the command is made to be pasted
+    return [f"holdfast resolve {run_id} {step} --landed RESULT", f"holdfast resolve {run_id} {step} --not-landed"]
 
 
 def _items(head: Head, rows: Sequence[Row]) -> list[Item]:
@@ -390,11 +423,12 @@ def _items(head: Head, rows: Sequence[Row]) -> list[Item]:
     if head.status == "blocked":
         step_id = journal.verdict.step_id if isinstance(journal.verdict, rec.RunBlocked) else ""
         commands = [f"holdfast resume {head.run_id} --here APP.py", f"holdfast cancel {head.run_id}"]
-        items.append(Item(kind="blocked", run_id=head.run_id, step_id=step_id, what=head.note, since_us=head.updated_us, commands=commands))
+        items.append(
+            Item(kind="blocked", run_id=head.run_id, step_id=step_id, what=head.note, since_us=head.updated_us, commands=commands)
+        )
     return items
 
 
 def _damaged(head: Head, error: Exception) -> Item:
-    return Item(
-        kind="damaged", run_id=head.run_id, step_id="", what=str(error), since_us=head.updated_us, commands=[f"holdfast check {head.run_id}"]
-    )
+    commands = [f"holdfast check {head.run_id}"]
+    return Item(kind="damaged", run_id=head.run_id, step_id="", what=str(error), since_us=head.updated_us, commands=commands)

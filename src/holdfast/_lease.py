@@ -1,8 +1,8 @@
 """Ownership: who may write a run, and how a process tells that another one is dead.
 
-An owner is one opened store in one process. On the same host (or the same volume) its death is proven by obtaining the lock that it held
-for its life; elsewhere it counts as gone when its beat stood still for the lease time on the observer's own clock. `Keeper` is the thread that
-beats, takes the letters of the runs that execute here, and lets steps that take long be seen.
+An owner is one opened store in one process. On the same host (or the same volume) its death is proven by obtaining the lock that it
+held for its life; elsewhere it counts as gone when its beat stood still for the lease time on the observer's own clock. `Keeper` is the
+thread that beats, takes the letters of the runs that execute here, and lets steps that take long be seen.
 """
 
 from __future__ import annotations

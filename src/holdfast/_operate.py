@@ -12,7 +12,7 @@ from ._decorators import Agent
 from ._inspect import loaded
 from ._journal import Journal
 from ._runner import Engine, Order
-from .errors import LeaseLost, Refusal, Unwinding, UnknownAgent
+from .errors import LeaseLost, Refusal, UnknownAgent, Unwinding
 from .store import Head
 
 MAX_TRIES = 20
@@ -52,7 +52,9 @@ def resolve(engine: Engine, run_id: str, step_id: str, *, landed: object, not_la
             raise Refusal(f"step {step_id} of run {run_id!r} is not in doubt{_settled_by(history.settled)}; nothing was changed")
 
     owned = _tell(engine, run_id, still_open, [record], kind="settle", letter=letter, why=f"resolve by {by}")
-    return "the run executes now and takes this into account" if owned else f"the run is ready to go on: holdfast resume {run_id} --here APP.py"
+    if owned:
+        return "the run executes now and takes this into account"
+    return f"the run is ready to go on: holdfast resume {run_id} --here APP.py"
 
 
 def cancel(engine: Engine, run_id: str, *, by: str, reason: str) -> str:

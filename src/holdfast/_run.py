@@ -24,8 +24,8 @@ from ._turnstile import Turnstile
 from .errors import Cancelled, HoldfastError, Parked, Stopped, Unwinding
 
 if TYPE_CHECKING:
-    from ._steps import Call
     from ._state import Tracked
+    from ._steps import Call
 
 CANCEL = "cancel"
 """The cause of a step that was broken off because the run was cancelled."""
@@ -52,7 +52,9 @@ class TimeOut(Protocol):
 class Scope(Place):
     """One line of execution with its own numbers: `path` is empty for the agent, "12.1" for branch 1 of the gather at 12."""
 
-    __slots__ = ("blocks", "calls", "count", "doomed", "doubts", "joining", "lives", "lost", "parent", "path", "states", "stream", "task", "times")
+    __slots__ = (
+        "blocks", "calls", "count", "doomed", "doubts", "joining", "lives", "lost", "parent", "path", "states", "stream", "task", "times",
+    )  # fmt: skip
 
     def __init__(self, run: Run, path: str, parent: Scope | None, *, doomed: bool = False) -> None:
         self.run, self.path, self.parent, self.doomed = run, path, parent, doomed

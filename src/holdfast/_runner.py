@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
+import logging
 import sys
-import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -31,8 +30,19 @@ from ._steps import Call, Spec, life, shown_call
 from .codec.failures import failure
 from .codec.fingerprint import fingerprint
 from .errors import (
-    Cancelled, HoldfastError, LeaseLost, NotKept, Parked, ReplayMismatch, RunCancelled, RunConflict, RunInterrupted, RunWaiting,
-    Stopped, StoreError, UndecodableResult,
+    Cancelled,
+    HoldfastError,
+    LeaseLost,
+    NotKept,
+    Parked,
+    ReplayMismatch,
+    RunCancelled,
+    RunConflict,
+    RunInterrupted,
+    RunWaiting,
+    Stopped,
+    StoreError,
+    UndecodableResult,
 )  # fmt: skip
 from .store import Head, Store
 
@@ -40,6 +50,8 @@ POLL_S = 0.05
 """How often a process looks whether the run it waits for has moved."""
 
 CLEANUP = "cleanup."
+
+log = logging.getLogger("holdfast")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +116,7 @@ def attend(engine: Engine, order: Order) -> Errand:
                 raise
             if not announced:
                 announced = True
-                print(f"holdfast: {waiting}", file=sys.stderr, flush=True)
+                sys.stderr.write(f"holdfast: {waiting}\n")
             yield from _until_moved(engine, order.run_id)
 
 
@@ -114,10 +126,11 @@ async def attend_async(engine: Engine, order: Order) -> Any:
     try:
         command = next(errand)
         while True:
+            answer: Any = None
             try:
                 match command:
                     case Pause(seconds):
-                        answer = await asyncio.sleep(seconds)
+                        await asyncio.sleep(seconds)
                     case Claim(journal, records):
                         answer = await engine.committer.commit_async(journal, records)
                     case Play(run):
@@ -136,10 +149,11 @@ def attend_blocking(engine: Engine, order: Order) -> Any:
     try:
         command = next(errand)
         while True:
+            answer: Any = None
             try:
                 match command:
                     case Pause(seconds):
-                        answer = time.sleep(seconds)
+                        engine.clock.sleep(seconds)
                     case Claim(journal, records):
                         answer = engine.committer.commit(journal, records)
                     case Play(run):
@@ -152,15 +166,13 @@ def attend_blocking(engine: Engine, order: Order) -> Any:
         return stop.value
 
 
-# --- taking a run ---------------------------------------------------------------------------------------------------
-
-
 def _acquire(engine: Engine, order: Order) -> Errand:
     """A run that belongs to this process now, or the journal of one that has ended."""
     while True:
         loaded = engine.store.load(order.run_id)
+        claim: rec.RunStarted | rec.RunResumed
         if loaded is None:
-            journal, records, proven = Journal(order.run_id), [_started(engine, order)], True
+            journal, claim, proven = Journal(order.run_id), _started(engine, order), True
         else:
             journal = Journal.load(*loaded)
             _refuse_conflict(order, journal)
@@ -169,11 +181,11 @@ def _acquire(engine: Engine, order: Order) -> Errand:
             if not _free(engine, journal.head):
                 yield Pause(POLL_S)
                 continue
-            records, proven = [_resumed(engine, order, journal)], _proven(engine, journal.head)
+            claim, proven = _resumed(engine, order, journal), _proven(engine, journal.head)
         try:
             reach("claim.before")
             engine.keeper.enroll()
-            yield Claim(journal, records)
+            yield Claim(journal, [claim])
             reach("claim.after")
         except LeaseLost:
             continue
@@ -239,9 +251,6 @@ def _until_moved(engine: Engine, run_id: str) -> Errand:
         yield Pause(POLL_S)
 
 
-# --- playing it -----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Returned:
     """The agent's code came to its end."""
@@ -299,7 +308,7 @@ class _Stage:
             self._engine.keeper.left_behind = True
 
 
-def _concluded(run: Run, order: Order, outcome: Returned | Raised) -> Callable[[], Life[Any]]:
+def _concluded(run: Run, order: Order, outcome: Returned | Raised) -> Life[Any]:
     """The life that ends the run; what had ended or cancelled it is looked at here, so that its last commits are not refused."""
     ended, cancelling = run.ended, run.cancelling
     run.ended = run.cancelling = None
@@ -361,7 +370,8 @@ def _waiting(run: Run) -> Life[RunWaiting]:
 
 
 def _doubt_shown(run_id: str, step_id: str, history: History) -> str:
-    return f"did {shown_call(history.name, history.args)} at step {step_id} happen? holdfast resolve {run_id} {step_id} --landed RESULT | --not-landed"
+    call = shown_call(history.name, history.args)
+    return f"did {call} at step {step_id} happen? holdfast resolve {run_id} {step_id} --landed RESULT | --not-landed"
 
 
 def _stopped(error: HoldfastError) -> rec.Record:
@@ -407,7 +417,7 @@ def _cleanups(run: Run) -> Life[None]:
         try:
             yield from life(Call(spec, scope, f"{CLEANUP}{index}", args, {}))
         except Exception as error:  # noqa: BLE001 (recorded with the step; the run still ends)
-            print(f"holdfast: {name} of run {run.id} failed: {error}", file=sys.stderr)
+            log.warning("%s of run %s failed: %s", name, run.id, error)
 
 
 def _quiet(fn: Callable[..., object]) -> Callable[..., object]:

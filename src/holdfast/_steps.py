@@ -1,12 +1,14 @@
 """The life of a step, from the call to its outcome, as a generator of commands; written once for blocking and async code.
 
-Safe step: one commit, after the body. Effect: one commit before the body (the intent), one after (the outcome). An effect whose body ended
-without a clear answer is in doubt, and `_doubt.settle` says what follows. Whatever the journal holds already is given back, never done again.
+Safe step: one commit, after the body. Effect: one commit before the body (the intent), one after (the outcome). An effect whose body
+ended without a clear answer is in doubt, and `_doubt.settle` says what follows. Whatever the journal holds already is given back, never
+done again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -20,13 +22,20 @@ from ._journal import args_digest
 from ._landing import landing
 from ._replay import Doubt, Execute, Landed, Mismatch, Raise, Return, decide
 from ._replay import Hang as Hung
-from ._run import Body, Run, Scope
+from ._run import Body, Scope
 from .codec.failures import failure, rebuild
 from .codec.fingerprint import encode_arguments, fingerprint
 from .codec.signature import Arguments, return_annotation
 from .codec.values import ValueCodec, codec_for
 from .errors import (
-    HoldfastError, InDoubt, KeyReused, NotKept, ReplayMismatch, ResultNotKept, RunInterrupted, UndecodableResult,
+    HoldfastError,
+    InDoubt,
+    KeyReused,
+    NotKept,
+    ReplayMismatch,
+    ResultNotKept,
+    RunInterrupted,
+    UndecodableResult,
 )  # fmt: skip
 from .retry import Retry
 
@@ -37,7 +46,10 @@ SHOWN = 200
 class Spec:
     """What was declared of a step: its function and its options."""
 
-    __slots__ = ("_codec", "arguments", "call_id", "effect", "fn", "ignore", "in_doubt", "is_async", "key", "name", "raises", "retry", "returns", "timeout_s")
+    __slots__ = (
+        "_codec", "arguments", "call_id", "effect", "fn", "ignore", "in_doubt", "is_async", "key", "name", "raises", "retry", "returns",
+        "timeout_s",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -104,10 +116,8 @@ class Call:
 
     def blamed(self, error: BaseException) -> BaseException:
         """The error, marked with the step it came from: a resumed run goes behind the failure that escaped."""
-        try:
+        with contextlib.suppress(AttributeError):
             error.__holdfast_step__ = self.step_id  # type: ignore[attr-defined]
-        except AttributeError:
-            pass
         return error
 
 
@@ -145,11 +155,7 @@ def life(call: Call) -> Life[Any]:
         case Doubt():
             return (yield from _effect(call, Uncertain(decision.attempt, decision.reason, live=False, asked=decision.asked)))
         case Landed():
-            unfit = call.unfit(decision.value)
-            if unfit:
-                reason = f"the result that was given does not fit: {unfit}"
-                return (yield from _effect(call, Uncertain(decision.attempt, reason, live=False)))
-            return (yield from _effect(call, Found(decision.attempt, decision.value or b"null")))
+            return (yield from _effect(call, _landed(call, decision)))
         case Hung():
             yield Turn(decision.seq)
             yield Hang()
@@ -157,6 +163,14 @@ def life(call: Call) -> Life[Any]:
         case Mismatch():
             recorded = shown_call(decision.recorded, history.args if history else None)
             raise run.stop(ReplayMismatch(run.id, call.step_id, recorded, f"calls {call.shown()}"))
+
+
+def _landed(call: Call, settled: Landed) -> Move:
+    """What somebody said the result was; where it does not fit, the doubt is as open as before."""
+    unfit = call.unfit(settled.value)
+    if unfit:
+        return Uncertain(settled.attempt, f"the result that was given does not fit: {unfit}", live=False)
+    return Found(settled.attempt, settled.value or b"null")
 
 
 def _stopped_at_the_door(call: Call) -> Life[None]:
@@ -171,9 +185,6 @@ def _stopped_at_the_door(call: Call) -> Life[None]:
                 raise TimeoutError
 
 
-# --- safe steps -----------------------------------------------------------------------------------------------------
-
-
 def _safe(call: Call, attempt: int) -> Life[Any]:
     """Run the body until it returns or the policy stops; one commit, after it."""
     spec, run = call.spec, call.run
@@ -184,7 +195,7 @@ def _safe(call: Call, attempt: int) -> Life[Any]:
         reach("step.before_body")
         try:
             result = yield from _watched(call, body, attempt)
-        except Exception as error:  # noqa: BLE001 (a step may raise anything)
+        except Exception as error:
             delay_s = spec.retry.delay_s(error, attempt, jitter()) if spec.retry and not isinstance(error, HoldfastError) else None
             if delay_s is None:
                 raise (yield from _failed(call, body, error, attempt)) from error
@@ -204,7 +215,7 @@ def _safe(call: Call, attempt: int) -> Life[Any]:
 
 def _watched(call: Call, body: Body, attempt: int) -> Life[Any]:
     """The body, entered in the list of steps that get a started row when they take long."""
-    run, spec = call.run, call.spec
+    run = call.run
     run.long_steps[call.step_id] = (run.clock.monotonic_s(), lambda: _started(call, attempt))
     try:
         return (yield from _invoked(call, body, attempt))
@@ -243,9 +254,6 @@ def _pause_before_retry(call: Call, error: BaseException, attempt: int, delay_s:
         if call.run.ended is None:
             yield from _broken_off(call, attempt, cancelled)
         raise
-
-
-# --- effects --------------------------------------------------------------------------------------------------------
 
 
 def _effect(call: Call, move: Move) -> Life[Any]:
@@ -342,9 +350,6 @@ def _same_in_doubt(call: Call) -> str:
         if step_id != call.step_id and (history.name, history.fingerprint) == (call.spec.name, call.fingerprint):
             return step_id
     return ""
-
-
-# --- outcomes -------------------------------------------------------------------------------------------------------
 
 
 def _failed(call: Call, body: Body, error: Exception, attempt: int) -> Life[BaseException]:

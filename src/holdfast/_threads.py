@@ -10,7 +10,18 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeVar, overload
 
-from ._branches import Errors, Outcome, blocking_scope, checked_limit, collected, lose, raise_unwinding, record_winner, recorded_winner, refuse_too_many
+from ._branches import (
+    Errors,
+    Outcome,
+    blocking_scope,
+    checked_limit,
+    collected,
+    lose,
+    raise_unwinding,
+    record_winner,
+    recorded_winner,
+    refuse_too_many,
+)  # fmt: skip
 from ._drive import drive_blocking
 from ._run import Scope, place
 from .errors import BranchLost, Misuse
@@ -44,7 +55,7 @@ def gather(*branches: Callable[[], Any], errors: Errors = "raise") -> tuple[Any,
 def map(fn: Callable[[A], B], items: Iterable[A], /, *, limit: int | None = ..., errors: Literal["raise"] = ...) -> list[B]: ...
 @overload
 def map(fn: Callable[[A], B], items: Iterable[A], /, *, limit: int | None = ..., errors: Literal["return"]) -> list[B | Exception]: ...
-def map(  # noqa: A001 (the public name)
+def map(
     fn: Callable[[Any], Any], items: Iterable[Any], /, *, limit: int | None = None, errors: Errors = "raise"
 ) -> list[Any]:
     """Call `fn` for each item in a branch of its own, at most `limit` at a time."""
@@ -90,7 +101,7 @@ class _Race:
             if self._over or self.recorded not in (None, index):
                 return
             self._over, self.winner = True, index
-            drive_blocking(record_winner(self.scope, self.step_id, index, self.seq), self.scope.run, self.scope)
+            drive_blocking(record_winner(self.step_id, index, self.seq), self.scope.run, self.scope)
             lose(self.scope.run.scopes, self.step_id, index)
 
 

@@ -58,9 +58,9 @@ class timeout(_Block):  # noqa: N801 (reads as a verb: `async with hf.timeout("5
         await self._inner.__aenter__()
         self._watch = asyncio.get_running_loop().create_task(self._fire_recorded() if self.doomed else self._fire_when_due())
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            return await self._inner.__aexit__(kind, error, trace)
+            await self._inner.__aexit__(kind, error, trace)
         finally:
             self._scope.blocks.remove(self)
             if self._watch is not None and not self.fired:
@@ -72,7 +72,7 @@ class timeout(_Block):  # noqa: N801 (reads as a verb: `async with hf.timeout("5
 
     async def _fire_when_due(self) -> None:
         run = self._scope.run
-        while not self.due():
+        while not self.due():  # noqa: ASYNC110 (time itself is waited for, and the clock may be a test's)
             await asyncio.sleep(max(self.left_s(), REPLAY_POLL_S))
         if run.ended is None:
             self.fired = True

@@ -7,12 +7,13 @@ Constructor arguments go to `super().__init__` as they came and the text is buil
 
 from __future__ import annotations
 
+SHOWN_ID = 60
+"""Characters of a bad run id that a message shows."""
+
 
 class HoldfastError(Exception):
     """Something Holdfast has to say."""
 
-
-# --- how the agent is written ---------------------------------------------------------------------------------------
 
 
 class Misuse(HoldfastError):
@@ -81,12 +82,11 @@ class KeyReused(Misuse):
 
     def __str__(self) -> str:
         return (
-            f"the key {self.key!r} of effect {self.name!r} was already used at step {self.step_id} with other arguments; nothing was executed. "
-            f"The other side would take the second call for a repetition of the first: make key= depend on what differs"
+            f"the key {self.key!r} of effect {self.name!r} was already used at step {self.step_id} with other arguments; "
+            f"nothing was executed. The other side would take the second call for a repetition of the first: "
+            f"make key= depend on what differs"
         )
 
-
-# --- what a step may raise into the agent ---------------------------------------------------------------------------
 
 
 class StepFailed(HoldfastError):
@@ -139,8 +139,6 @@ class ResultNotKept(HoldfastError):
         )
 
 
-# --- why a run does not go on ---------------------------------------------------------------------------------------
-
 
 class RunError(HoldfastError):
     """Something about one run."""
@@ -165,7 +163,7 @@ class BadRunId(RunError):
         super().__init__(run_id)
 
     def __str__(self) -> str:
-        shown = self.run_id if len(self.run_id) <= 60 else f"{self.run_id[:57]}..."
+        shown = self.run_id if len(self.run_id) <= SHOWN_ID else f"{self.run_id[:SHOWN_ID]}..."
         return (
             f"{shown!r} cannot be a run id; nothing was started. An id begins with a letter or digit, holds letters, digits, "
             f"'.', '_', ':' and '-', and is at most 128 long"
@@ -229,8 +227,9 @@ class RunInterrupted(RunError):
 
     def __str__(self) -> str:
         return (
-            f"run {self.run_id!r} was stopped because step {self.step_id} was cancelled from outside Holdfast (an asyncio time-out or task.cancel). "
-            f"Finished steps are kept; run it again to go on. For a time-out that is recorded and replayed use `async with hf.timeout(...)`"
+            f"run {self.run_id!r} was stopped because step {self.step_id} was cancelled from outside Holdfast "
+            f"(an asyncio time-out or task.cancel). Finished steps are kept; run it again to go on. "
+            f"For a time-out that is recorded and replayed use `async with hf.timeout(...)`"
         )
 
 
@@ -257,8 +256,9 @@ class UndecodableResult(RunError):
 
     def __str__(self) -> str:
         return (
-            f"the recorded result of step {self.step_id}, {self.name!r}, of run {self.run_id!r} does not fit its type any more: {self.reason}. "
-            f"It was not executed again and the run is blocked: give the type back the shape it had, or make the new one read the old"
+            f"the recorded result of step {self.step_id}, {self.name!r}, of run {self.run_id!r} does not fit its type any more: "
+            f"{self.reason}. It was not executed again and the run is blocked: "
+            f"give the type back the shape it had, or make the new one read the old"
         )
 
 
@@ -284,7 +284,8 @@ class UnknownAgent(RunError):
         super().__init__(agent, where, known)
 
     def __str__(self) -> str:
-        return f"{self.where} has no agent named {self.agent!r} (it has: {self.known or 'none'}); the run is unchanged. Name the file that defines it"
+        has = self.known or "none"
+        return f"{self.where} has no agent named {self.agent!r} (it has: {has}); the run is unchanged. Name the file that defines it"
 
 
 class Refusal(RunError):
@@ -297,8 +298,6 @@ class Refusal(RunError):
     def __str__(self) -> str:
         return self.message
 
-
-# --- stores ---------------------------------------------------------------------------------------------------------
 
 
 class StoreError(HoldfastError):
@@ -339,8 +338,6 @@ class StoreDamaged(StoreError):
 class StoreFailed(StoreError):
     """The operating system refused a read, a write or a flush."""
 
-
-# --- what agent code must never catch -------------------------------------------------------------------------------
 
 
 class Unwinding(BaseException):

@@ -1,6 +1,54 @@
 """The same names for `def` agents: verbs that wait block here instead of being awaited."""
 
-from . import *  # noqa: F403 (the same names, of which four are replaced)
-from . import __all__ as __all__
-from ._threads import first, gather, map  # noqa: A004 (the public name)
+from . import (
+    Damaged,
+    Handle,
+    Holdfast,
+    HoldfastError,
+    InDoubt,
+    Landed,
+    LeaseLost,
+    LostContext,
+    Misuse,
+    NestedStep,
+    NoRun,
+    NotKept,
+    NotLanded,
+    ReplayMismatch,
+    ResultNotKept,
+    Retry,
+    RunCancelled,
+    RunConflict,
+    RunInterrupted,
+    RunWaiting,
+    StepFailed,
+    StoreError,
+    Unknown,
+    UnknownRun,
+    Verdict,
+    agent,
+    cleanup,
+    current,
+    effect,
+    key,
+    now,
+    plain,
+    resend,
+    reset,
+    resource,
+    run,
+    start,
+    state,
+    step,
+    usage,
+    verify,
+)  # fmt: skip
+from ._threads import first, gather, map
 from ._timeouts import timeout_blocking as timeout
+
+__all__ = [
+    "Damaged", "Handle", "Holdfast", "HoldfastError", "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "NestedStep", "NoRun",
+    "NotKept", "NotLanded", "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunInterrupted", "RunWaiting",
+    "StepFailed", "StoreError", "Unknown", "UnknownRun", "Verdict", "agent", "cleanup", "current", "effect", "first", "gather", "key",
+    "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step", "timeout", "usage", "verify",
+]  # fmt: skip

@@ -1,0 +1,114 @@
+"""`make bench`: every figure in one run, as medians of interleaved rounds, against a floor measured in the same rounds.
+
+A missed bar is reported, not an error: what a machine is busy with is not the program's fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import holdfast as hf
+from benchmarks import measures, table
+from benchmarks.table import Line, ratio_line, time_line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How much is measured; processes are started in the first rounds only."""
+
+    rounds: int = 15
+    process_rounds: int = 7
+    steps: int = 300
+    runs: int = 100
+    steps_of_many: int = 20
+    replayed: int = 1000
+    killed_at: int = 500
+
+
+TINY = Size(rounds=2, process_rounds=1, steps=5, runs=3, steps_of_many=2, replayed=10, killed_at=5)
+
+
+class Rounds:
+    """The measurements of all rounds, by name."""
+
+    def __init__(self, folder: Path, size: Size) -> None:
+        self.seconds: dict[str, list[float]] = defaultdict(list)
+        self._folder, self._size = folder, size
+
+    def measure(self) -> None:
+        with hf.Holdfast(self._folder / "steps.db") as app:
+            for number in range(self._size.rounds):
+                _progress(f"round {number + 1} of {self._size.rounds}")
+                self._round(app)
+                if number < self._size.process_rounds:
+                    self._processes()
+        _progress("")
+
+    def _round(self, app: hf.Holdfast) -> None:
+        size, add = self._size, self._add
+        before_s = measures.floor(self._folder, size.steps)
+        add("async step", measures.async_step(app, size.steps))
+        add("effect", measures.effect(app, size.steps))
+        add("sync step", measures.sync_step(app, size.steps))
+        add("floor", (before_s + measures.floor(self._folder, size.steps)) / 2)
+        many = measures.many_runs(self._folder, size.runs, size.steps_of_many)
+        add("many", many.step_s)
+        add("acknowledged", many.acknowledged_s)
+        add("flush", many.flush_s)
+        add("replay", measures.replay(self._folder, size.replayed))
+
+    def _processes(self) -> None:
+        self._add("restart", measures.restart(self._folder, self._size.killed_at))
+        self._add("bare", measures.interpreter("pass"))
+        self._add("import", measures.interpreter("import holdfast"))
+
+    def _add(self, name: str, seconds: float) -> None:
+        self.seconds[name].append(seconds)
+
+
+def judged(seconds: dict[str, list[float]], size: Size) -> list[Line]:
+    """The lines of the result, with the bars and aims of the project."""
+    floors, many = seconds["floor"], f"{size.runs} runs x {size.steps_of_many} steps together"
+    imported = [both - bare for both, bare in zip(seconds["import"], seconds["bare"], strict=True)]
+    return [
+        ratio_line("async step", seconds["async step"], floors, bar=1.7, aim=1.3),
+        ratio_line("effect (two flushes)", seconds["effect"], floors, bar=3.0, aim=2.3),
+        ratio_line("sync step", seconds["sync step"], floors, bar=1.6, aim=1.3),
+        ratio_line(f"{many}, per step", seconds["many"], floors, bar=1.0, aim=0.7),
+        ratio_line("- 99th percentile of an acknowledgement, in group flushes", seconds["acknowledged"], seconds["flush"], bar=3.0),
+        ratio_line("- one group flush", seconds["flush"], floors, bar=None),
+        time_line(f"replay of {size.replayed} steps", seconds["replay"], unit=" ms", bar=40),
+        time_line(f"restart after SIGKILL in step {size.killed_at} of {2 * size.killed_at}", seconds["restart"], unit=" s", bar=0.6),
+        time_line("import holdfast", imported, unit=" s", bar=0.25),
+        time_line("- with the interpreter's start", seconds["import"], unit=" s"),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--tiny", action="store_true", help="a few steps only, to see that it works; the figures mean nothing")
+    options = parser.parse_args()
+    size = TINY if options.tiny else Size()
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=measures.ROOT) as name:
+        folder = Path(name)
+        rounds = Rounds(folder, size)
+        rounds.measure()
+        lines, about = judged(rounds.seconds, size), table.machine(folder, rounds.seconds["floor"])
+    print(json.dumps(table.as_json(lines, about), indent=2) if options.json else table.as_text(lines, about))
+
+
+def _progress(text: str) -> None:
+    """What goes on, where somebody watches."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""The demo on the screen: what happens while it happens, then what was not done again, and whether every promise was kept."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from holdfast._inspect import Checkpoint
+
+from .evidence import KILL_STEP, STEPS, Evidence, Finding, How, Life, findings
+from .stage import AGENT, BANK, Command, Silent, Stage, folder
+
+PLAIN_WIDTH = 100
+"""Columns where there is no terminal that says how many it has."""
+AROUND = 3
+"""Checkpoints that are shown before and after the one that was broken off."""
+LEDGER_COLUMNS = 4
+
+REQUESTS = {"charge": "charges sent", "look-up": "charges looked up", "mail": "mails sent"}
+SHOWN: dict[How, str] = {
+    "given back": "given back from the journal, not executed",
+    "looked up": "looked up at the bank: it had landed",
+    "executed": "executed",
+}
+
+
+def show(*, bank: Command = BANK, agent: Command = AGENT) -> int:
+    """Play the demo; 0 if every promise was kept, 1 if not. The commands are parameters so that a test can send in a forger."""
+    began_s = time.monotonic()
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    with _ended_by_signals(), folder() as place:
+        try:
+            with Stage(place, bank=bank, agent=agent) as stage:
+                evidence = _play(console, stage)
+        except (Silent, OSError) as silent:
+            console.print(f"[red]The demo could not be played:[/] {escape(str(silent))}")
+            return 1
+    found = findings(evidence)
+    _report(console, evidence)
+    return _conclude(console, found, time.monotonic() - began_s)
+
+
+def _play(console: Console, stage: Stage) -> Evidence:
+    console.print(f"[bold]Holdfast demo[/]: 20 orders; for each the agent asks a model, charges a card and sends a mail: {STEPS} steps.")
+    console.print(f"Bank and mail are an HTTP service in a process of its own, at {stage.url}\n")
+    console.print(f"[dim]$ {escape(_shown(stage.line))}[/]", soft_wrap=True)
+    first = _live(console, stage, "first life")
+    console.print(f"[red bold]SIGKILL[/] in the middle of step {KILL_STEP}: the bank has booked the charge, the agent has not seen the answer.\n")
+    console.print(f"[dim]$ {escape(_shown(stage.line))}[/]", soft_wrap=True)
+    second = _live(console, stage, "second life")
+    console.print(f"The same line again: {second.first_new_s:.2f} s from the start of the process to its first new step.\n")
+    return stage.evidence(first, second)
+
+
+def _live(console: Console, stage: Stage, title: str) -> Life:
+    """One life of the agent, with a bar where there is a terminal, with a few lines where there is none."""
+    if not console.is_terminal or console.is_dumb_terminal:
+        life = stage.live(lambda _step, _how: None)
+        for number, last, how in _stretches(life):
+            steps = f"step {number}" if number == last else f"steps {number} to {last}"
+            console.print(f"{title:<12} {steps} {SHOWN[how]}")
+        return life
+    bar = Progress(
+        TextColumn(f"{title:<12}"), BarColumn(36), MofNCompleteColumn(), TextColumn("{task.fields[what]}"), console=console, refresh_per_second=30
+    )
+    with bar:
+        task = bar.add_task("", total=STEPS, what="")
+        life = stage.live(lambda step, how: bar.update(task, completed=step, what=f"step {step} {SHOWN[how]}"))
+        bar.update(task, what=", ".join(f"{len(life.those(how))} {how}" for how in SHOWN if life.those(how)))
+        return life
+
+
+def _stretches(life: Life) -> Iterator[tuple[int, int, How]]:
+    """First and last of the steps that came to their end in the same way, one after another."""
+    for how, steps in groupby(life.steps, key=itemgetter(1)):
+        numbers = [number for number, _ in steps]
+        yield numbers[0], numbers[-1], how
+
+
+def _report(console: Console, evidence: Evidence) -> None:
+    for table in (_lives(evidence), _history(evidence), _ledger(evidence)):
+        console.print(table, "")
+
+
+def _lives(evidence: Evidence) -> Table:
+    """What was done in each life, and so what was not done again."""
+    table = _table("What each life did")
+    for title in ("", "first life", "second life", "together", "counted by"):
+        table.add_column(title, justify="left" if title in ("", "counted by") else "right")
+    first, second = evidence.first, evidence.second
+    for how, name in (("given back", "steps given back from the journal"), ("executed", "steps executed")):
+        table.add_row(name, *_sums(len(first.those(how)), len(second.those(how))), "agent")
+    table.add_row("model calls", *_sums(first.count("model"), second.count("model")), "agent")
+    for call, name in REQUESTS.items():
+        table.add_row(name, *_sums(*(life.get(call, 0) for life in evidence.requests())), "service")
+    return table
+
+
+def _history(evidence: Evidence) -> Table:
+    """The checkpoints around the crash: those that the first life left, then what the second added."""
+    left = evidence.first.history
+    last = left[-1].seq if left else 0
+    lines = sorted([*left, *(line for line in evidence.second.history if line.seq > last)], key=lambda line: line.seq)
+    table = _table("Checkpoints around the crash")
+    for title, width in (("at", 7), ("step", 4), ("call", 33), ("state", 19), ("what is known", 28)):
+        table.add_column(title, width=width, no_wrap=True, overflow="ellipsis", justify="right" if title in ("at", "step") else "left")
+    for line in filter(_near, lines):
+        state = "started, no outcome" if line.state == "started" else line.state
+        at = f"{(line.at_us - lines[0].at_us) / 1e6:.2f} s"
+        table.add_row(at, line.step_id, escape(line.call), state, escape(line.note), style=_style(line))
+    return table
+
+
+def _near(line: Checkpoint) -> bool:
+    if not line.step_id:
+        return line.state == "run resumed"
+    return abs(int(line.step_id) - KILL_STEP) <= AROUND
+
+
+def _style(line: Checkpoint) -> str:
+    if line.state == "started":
+        return "red"
+    return "yellow" if line.state.startswith(("doubt", "run")) or line.step_id == str(KILL_STEP) else ""
+
+
+def _ledger(evidence: Evidence) -> Table:
+    """Orders side by side, with what was booked and sent for each."""
+    table = _table("The ledger of the service: order, amount, number of charges, number of mails")
+    for _ in range(LEDGER_COLUMNS):
+        table.add_column(no_wrap=True)
+    table.show_header = False
+    entries = [_entry(*entry) for entry in evidence.second.ledger.per_order()]
+    rows = -(-len(entries) // LEDGER_COLUMNS)
+    for row in range(rows):
+        table.add_row(*entries[row::rows])
+    return table
+
+
+def _entry(order: str, cents: int, charges: int, mails: int) -> str:
+    text = f"{order}  {cents / 100:5.2f}   {charges}   {mails}"
+    return text if (charges, mails) == (1, 1) else f"[red bold]{text}[/]"
+
+
+def _conclude(console: Console, found: Sequence[Finding], took_s: float) -> int:
+    for finding in found:
+        verdict = "[green]ok[/]    " if finding.holds else "[red bold]NOT SO[/]"
+        console.print(f"{verdict}  {escape(finding.claim)}{'' if finding.holds else '; seen: ' + escape(finding.seen)}", soft_wrap=True)
+    broken = [finding for finding in found if not finding.holds]
+    if broken:
+        console.print(f"\n[red bold]{len(broken)} of {len(found)} promises were not kept.[/]")
+        return 1
+    console.print(f"\n[green bold]Nothing was lost and nothing was done twice.[/] All of it took {took_s:.1f} s.")
+    return 0
+
+
+def _sums(first: int, second: int) -> tuple[str, str, str]:
+    return str(first), str(second), str(first + second)
+
+
+def _table(title: str) -> Table:
+    return Table(title=title, title_justify="left", title_style="bold", header_style="dim", box=None, pad_edge=False)
+
+
+def _shown(command: Command) -> str:
+    """The command as a person would type it."""
+    return " ".join([Path(command[0]).name, *(Path(word).name if word.startswith("/") else word for word in command[1:])])
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """A polite request to end lets everything be put away first."""
+
+    def leave(number: int, _: object) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,402 @@
+"""The process is killed at every flush and every failpoint of a run, and started again until it is done.
+
+After each kill the store is opened and read: what has an outcome there must never run again. At the end the result must be that of
+a run without a crash, and the ledger, which the bodies themselves write, must show every effect once unless it says otherwise.
+The same sweep over two engines that are broken on purpose must find them out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast._failpoints import NAMES
+from holdfast._journal import Journal
+from holdfast.stores.sqlite import SqliteStore
+
+AGENT = Path(__file__).parent / "agents_for_tests" / "sweep_agent.py"
+RUN_ID = "sweep"
+NEEDS_A_PERSON = 75
+KILLED = -signal.SIGKILL
+VARIANTS = ("async", "def")
+PROCESSES = 2
+RESTARTS = 8
+"""A run that is not done after so many undisturbed starts never will be."""
+MOST_OCCURRENCES = 60
+RANDOM_KILLS = 30
+OUTCOMES = ("step.done", "step.failed", "step.broken_off")
+ONCE = ("charge", "sign", "wire")
+"""Effects that nobody may repeat once the ledger shows them: they are verified, asked about, or left alone."""
+EFFECTS = (*ONCE, "mail", "book")
+
+pytestmark = pytest.mark.sweep
+
+Order = dict[str, Any]
+
+
+class Server:
+    """A process that forks a child for each order, so that a start costs no import."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen([sys.executable, AGENT, "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def run(self, order: Order) -> int:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+class Crew:
+    """Two servers, and a pool that hands one to each task."""
+
+    def __init__(self) -> None:
+        self.servers = [Server() for _ in range(PROCESSES)]
+        self._free: queue.Queue[Server] = queue.Queue()
+        for server in self.servers:
+            self._free.put(server)
+
+    def map(self, task: Callable[[Server, Any], Any], items: Any) -> list[Any]:
+        def with_server(item: Any) -> Any:
+            server = self._free.get()
+            try:
+                return task(server, item)
+            finally:
+                self._free.put(server)
+
+        with ThreadPoolExecutor(PROCESSES) as pool:
+            return list(pool.map(with_server, items))
+
+
+@pytest.fixture(scope="module")
+def crew() -> Iterator[Crew]:
+    crew = Crew()
+    yield crew
+    for server in crew.servers:
+        server.close()
+
+
+# --- what is on the disk --------------------------------------------------------------------------------------------
+
+
+def lines(folder: Path, file: str) -> list[dict[str, str]]:
+    path = folder / file
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the store holds: the steps that have begun, and those that have an outcome."""
+
+    begun: frozenset[str] = frozenset()
+    done: frozenset[str] = frozenset()
+
+
+def stored(folder: Path) -> Stored:
+    """Open the store, verify the chain, and read it."""
+    if not (folder / "runs.db").exists():
+        return Stored()
+    store = SqliteStore(folder / "runs.db")
+    try:
+        loaded = store.load(RUN_ID)
+    finally:
+        store.close()
+    if loaded is None:
+        return Stored()
+    Journal.load(*loaded)
+    names: dict[str, str] = {}
+    done = set()
+    for row in loaded[1]:
+        body = json.loads(row.body)
+        if row.args is not None and "name" in body:
+            names[row.step_id] = f"{body['name']}:{json.loads(row.args)['what']}"
+        if row.kind == "timeout.fired":
+            done.add("timeout:late")
+        elif row.kind in OUTCOMES and body["name"] == "hf.first":
+            done.add("first:race")
+        elif row.kind in OUTCOMES and not body.get("doubt") and row.step_id in names:
+            done.add(names[row.step_id])
+    return Stored(frozenset(names.values()), frozenset(done))
+
+
+@dataclass
+class Case:
+    """One run that is killed, once or more often, and what is wrong with it."""
+
+    folder: Path
+    variant: str
+    broken: str = ""
+    kills: list[tuple[str, int, Stored]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+    def order(self, **more: Any) -> Order:
+        return {"folder": str(self.folder), "variant": self.variant, "broken": self.broken, **more}
+
+    def killed(self, how: str) -> None:
+        """Look at what is left: all that was acknowledged must be there, and no effect may have begun without its intent."""
+        found = stored(self.folder)
+        ledger = lines(self.folder, "ledger")
+        self.kills.append((how, len(ledger), found))
+        lost = {f"{line['name']}:{line['what']}" for line in lines(self.folder, "acks")} - found.done
+        if lost:
+            self.wrong.append(f"acknowledged but not stored after the kill at {how}: {sorted(lost)}")
+        unannounced = {f"{line['name']}:{line['what']}" for line in ledger if line["name"] in EFFECTS} - found.begun
+        if unannounced:
+            self.wrong.append(f"begun without an intent before the kill at {how}: {sorted(unannounced)}")
+
+    def finish(self, server: Server) -> None:
+        """Start it again, and play the person where one is needed, until it is done."""
+        for _ in range(RESTARTS):
+            code = server.run(self.order())
+            if code == 0:
+                return
+            if code != NEEDS_A_PERSON:
+                self.wrong.append(f"a restart ended with {code}: {(self.folder / 'stderr').read_text()[-2000:]}")
+                return
+            self.answer()
+        self.wrong.append(f"not done after {RESTARTS} restarts")
+
+    def answer(self) -> None:
+        """Settle what is open, as a person would who looks into the ledger."""
+        ledger = lines(self.folder, "ledger")
+        with Holdfast(self.folder / "runs.db") as app:
+            doubts = [item for item in app.inbox() if item.kind == "doubt"]
+            keys = {line.step_id: line.key for line in app.history(RUN_ID) if line.key}
+            for doubt in doubts:
+                seen = [line for line in ledger if line["key"] == keys[doubt.step_id] and line["name"] in EFFECTS]
+                if seen:
+                    app.resolve(RUN_ID, doubt.step_id, landed=f"{seen[0]['name']}-{seen[0]['what']}", by="test")
+                else:
+                    app.resolve(RUN_ID, doubt.step_id, not_landed=True, by="test")
+
+    def judge(self, expected: list[str]) -> list[str]:
+        """Everything that is wrong, with what happened to the run."""
+        if not self.wrong:
+            ledger = lines(self.folder, "ledger")
+            result = json.loads((self.folder / "result.json").read_text())
+            if result != expected:
+                self.wrong.append(f"the result is {result}")
+            self._judge_repeats(ledger)
+            self._judge_effects(ledger)
+            self._judge_acks()
+        story = f"{self.variant}, killed at {', '.join(how for how, _, _ in self.kills)} (kept in {self.folder})"
+        if not self.wrong:
+            shutil.rmtree(self.folder)
+        return [f"{story}: {what}" for what in self.wrong]
+
+    def _judge_repeats(self, ledger: list[dict[str, str]]) -> None:
+        for how, length, found in self.kills:
+            again = {f"{line['name']}:{line['what']}" for line in ledger[length:]} & found.done
+            if again:
+                self.wrong.append(f"stored at the kill at {how}, and run again: {sorted(again)}")
+
+    def _judge_effects(self, ledger: list[dict[str, str]]) -> None:
+        counts = Counter(line["name"] for line in ledger)
+        if {name: counts[name] for name in ONCE} != dict.fromkeys(ONCE, 1):
+            self.wrong.append(f"effects ran more or less than once: {counts}")
+        if not 1 <= counts["mail"] <= 1 + len(self.kills):
+            self.wrong.append(f"mail was sent {counts['mail']} times")
+        bookings = [line["name"] for line in ledger if line["name"] in ("book", "unbook")]
+        if any(pair == ("book", "book") for pair in zip(bookings, bookings[1:], strict=False)) or bookings[-1:] != ["book"]:
+            self.wrong.append(f"booked again without a reset: {bookings}")
+        keys = {(line["name"], line["key"]) for line in ledger if line["name"] in EFFECTS}
+        if len(keys) != len(EFFECTS):
+            self.wrong.append(f"an effect has changed its key: {sorted(keys)}")
+
+    def _judge_acks(self) -> None:
+        values: dict[str, set[str]] = {}
+        for line in lines(self.folder, "acks"):
+            drawn = "time" if line["what"].startswith("20") else line["what"].partition(" ")[0]
+            values.setdefault(f"{line['name']}:{drawn}", set()).add(line["value"])
+        moved = {name: found for name, found in values.items() if len(found) > 1}
+        if moved:
+            self.wrong.append(f"told the agent different things before and after: {moved}")
+
+
+# --- sweeps ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def expected(crew: Crew, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What the agents give when nobody kills them."""
+    results = {}
+    for variant in VARIANTS:
+        case = Case(tmp_path_factory.mktemp(variant), variant)
+        case.finish(crew.servers[0])
+        results[variant] = json.loads((case.folder / "result.json").read_text())
+        assert case.judge(results[variant]) == []
+        assert len(results[variant]) == 18
+    return results
+
+
+def new_case(parent: Path, name: str, variant: str, broken: str = "") -> Case:
+    folder = parent / name.replace(":", "-")
+    folder.mkdir()
+    return Case(folder, variant, broken)
+
+
+def swept(server: Server, parent: Path, expected: dict[str, list[str]], variant: str, how: str, points: Any, broken: str = "") -> tuple[int, list[str]]:
+    """Kill at each of the points, from the first on, until one is no longer reached; the kills, and what was wrong."""
+    wrong: list[str] = []
+    for kills, point in enumerate(points):
+        case = new_case(parent, f"{how}-{point}", variant, broken)
+        code = server.run(case.order(**{how: point}))
+        if code not in (KILLED, 0, NEEDS_A_PERSON):
+            return kills, [*wrong, f"{variant} {how}={point} ended with {code}: {(case.folder / 'stderr').read_text()[-2000:]}"]
+        if code != KILLED:
+            return kills, wrong
+        case.killed(f"{how}={point}")
+        case.finish(server)
+        wrong += case.judge(expected[variant])
+    raise AssertionError(f"{how} was still reached after {len(points)} occurrences")
+
+
+def occurrences(name: str) -> list[str]:
+    return [f"{name}:{number}" for number in range(1, MOST_OCCURRENCES)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_kill_at_every_failpoint(crew: Crew, expected: dict[str, list[str]], tmp_path: Path, variant: str) -> None:
+    found = crew.map(lambda server, name: swept(server, tmp_path, expected, variant, "failpoint", occurrences(name)), NAMES)
+    assert [line for _, wrong in found for line in wrong] == []
+    kills = dict(zip(NAMES, (count for count, _ in found), strict=True))
+    assert {name for name, count in kills.items() if count == 0} == {"doubt.before_settle", "doubt.after_settle"}
+    assert kills["effect.after_intent"] == kills["effect.after_body"] == len(EFFECTS)
+    assert sum(kills.values()) > 60
+
+
+def every(step: int, variant: str) -> list[range]:
+    """Points 1, 1 + step, ... dealt to the processes; each stops at the first point that is not reached."""
+    return [range(1 + step * deal, 200, step * PROCESSES) for deal in range(PROCESSES)]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_kill_at_every_flush_of_every_thread(crew: Crew, expected: dict[str, list[str]], tmp_path: Path, variant: str) -> None:
+    found = crew.map(lambda server, points: swept(server, tmp_path, expected, variant, "sync", points), every(1, variant))
+    assert [line for _, wrong in found for line in wrong] == []
+    assert sum(count for count, _ in found) > 30
+
+
+def strace(folder: Path, variant: str, *options: str) -> list[str]:
+    return ["strace", "-f", "-qq", "-e", "trace=fdatasync", *options, sys.executable, str(AGENT), str(folder), variant]
+
+
+def flushes_of_busiest_thread(folder: Path, variant: str) -> int:
+    folder.mkdir()
+    subprocess.run(strace(folder, variant, "-o", f"{folder}/trace"), check=True)
+    counts = Counter(line.split()[0] for line in (folder / "trace").read_text().splitlines() if "fdatasync(" in line)
+    return max(counts.values())
+
+
+@pytest.mark.parametrize(("variant", "step"), [("async", 1), ("def", 3)])
+def test_a_kill_at_every_fdatasync(crew: Crew, expected: dict[str, list[str]], tmp_path: Path, variant: str, step: int) -> None:
+    """The real call, in the thread that makes most of them; of the `def` agent every third."""
+    last = flushes_of_busiest_thread(tmp_path / "counted", variant)
+    assert last > 20
+
+    def kill_at(server: Server, number: int) -> tuple[bool, list[str]]:
+        case = new_case(tmp_path, f"fdatasync-{number}", variant)
+        command = strace(case.folder, variant, "-o", "/dev/null", "-e", f"inject=fdatasync:signal=KILL:when={number}")
+        code = subprocess.run(command, check=False, capture_output=True).returncode
+        if code not in (KILLED, 128 + signal.SIGKILL):
+            return False, [] if code in (0, NEEDS_A_PERSON) else [f"{' '.join(command)} ended with {code}"]
+        case.killed(" ".join(command))
+        case.finish(server)
+        return True, case.judge(expected[variant])
+
+    points = range(1, last + 1, step)
+    found = crew.map(kill_at, points)
+    assert [line for _, wrong in found for line in wrong] == []
+    assert sum(killed for killed, _ in found) >= len(points) - 2, "how many flushes share one commit may differ, by little"
+
+
+SECOND = [name for name in NAMES if not name.startswith("step.")]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_second_kill_during_the_recovery_from_the_first(crew: Crew, expected: dict[str, list[str]], tmp_path: Path, variant: str) -> None:
+    """The first kill leaves each effect in doubt, before and after its body; the second comes at each of the next two chances of a kind."""
+    firsts = [f"{name}:{number}" for name in ("effect.after_intent", "effect.after_body") for number in range(1, len(EFFECTS) + 1)]
+
+    def kill_twice(server: Server, first: str) -> tuple[Counter[str], list[str]]:
+        once = new_case(tmp_path, first, variant)
+        assert server.run(once.order(failpoint=first)) == KILLED
+        once.killed(first)
+        reached: Counter[str] = Counter()
+        wrong: list[str] = list(once.wrong)
+        for second in (f"{name}:{number}" for name in SECOND for number in (1, 2)):
+            again = Case(tmp_path / f"{first}+{second}".replace(":", "-"), variant, kills=list(once.kills))
+            shutil.copytree(once.folder, again.folder)
+            if server.run(again.order(failpoint=second)) == KILLED:
+                reached[second.partition(":")[0]] += 1
+                again.killed(second)
+            again.finish(server)
+            wrong += again.judge(expected[variant])
+        return reached, wrong
+
+    found = crew.map(kill_twice, firsts)
+    assert [line for _, wrong in found for line in wrong] == []
+    reached = sum((counts for counts, _ in found), Counter())
+    assert set(reached) == set(SECOND)
+    assert reached.total() > 80
+
+
+def test_kills_at_random_times(crew: Crew, expected: dict[str, list[str]], tmp_path: Path) -> None:
+    seed = int.from_bytes(os.urandom(4), "big")
+    dice = random.Random(seed)
+    times = [(number, dice.choice(VARIANTS), dice.uniform(0, 0.06)) for number in range(2 * RANDOM_KILLS)]
+    print(f"seed {seed}")
+
+    def kill_twice(server: Server, drawn: tuple[int, str, float]) -> tuple[int, list[str]]:
+        number, variant, seconds = drawn
+        case = new_case(tmp_path, str(number), variant)
+        for after in (seconds, 0.7 * seconds):
+            if server.run(case.order(kill_after_s=after)) == KILLED:
+                case.killed(f"{after:.4f} s (seed {seed})")
+        case.finish(server)
+        return len(case.kills), case.judge(expected[variant])
+
+    found = crew.map(kill_twice, times[:RANDOM_KILLS])
+    assert [line for _, wrong in found for line in wrong] == []
+    assert sum(kills for kills, _ in found) >= RANDOM_KILLS
+
+
+def test_the_failpoint_is_read_from_the_environment(crew: Crew, expected: dict[str, list[str]], tmp_path: Path) -> None:
+    case = new_case(tmp_path, "env", "async")
+    env = {**os.environ, "HOLDFAST_FAILPOINT": "effect.after_body:2"}
+    assert subprocess.run([sys.executable, AGENT, case.folder, "async"], env=env, check=False).returncode == KILLED
+    case.killed("HOLDFAST_FAILPOINT=effect.after_body:2")
+    case.finish(crew.servers[0])
+    assert case.judge(expected["async"]) == []
+
+
+# --- negative controls ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("broken", "noticed"), [("intents", "ran more or less than once"), ("acks", "acknowledged but not stored")])
+def test_the_sweep_finds_out_a_broken_engine(
+    crew: Crew, expected: dict[str, list[str]], tmp_path: Path, variant: str, broken: str, noticed: str
+) -> None:
+    names = ("effect.after_body", "effect.after_outcome", "step.after_outcome")
+    found = crew.map(lambda server, name: swept(server, tmp_path, expected, variant, "failpoint", occurrences(name), broken), names)
+    assert any(noticed in line for _, wrong in found for line in wrong)
