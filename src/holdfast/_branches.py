@@ -135,14 +135,14 @@ def _branch(
 async def _gathered(scope: Scope, starts: Sequence[Callable[[], asyncio.Task[Any]]], errors: Errors) -> tuple[Any, ...]:
     refuse_too_many(len(starts))
     run = scope.run
-    run.committer.lanes += len(starts)
+    run.committer.enter(len(starts))
     tasks = [start() for start in starts]
     scope.joining = True
     try:
         await _all_done(tasks)
     finally:
         scope.joining = False
-        run.committer.lanes -= len(starts)
+        run.committer.enter(-len(starts))
     return collected([_outcome(task) for task in tasks], errors)
 
 
@@ -187,7 +187,7 @@ def raise_unwinding(errors: Iterable[BaseException | None]) -> None:
 async def _raced(scope: Scope, step_id: str, branches: Sequence[Awaitable[Any]]) -> Any:
     run = scope.run
     won, seq = recorded_winner(scope, step_id)
-    run.committer.lanes += len(branches)
+    run.committer.enter(len(branches))
     tasks = [_branch(scope, f"{step_id}.{i + 1}", _awaited, b, doomed=won not in (None, i))() for i, b in enumerate(branches)]
     scope.joining = True
     try:
@@ -205,7 +205,7 @@ async def _raced(scope: Scope, step_id: str, branches: Sequence[Awaitable[Any]])
         raise
     finally:
         scope.joining = False
-        run.committer.lanes -= len(branches)
+        run.committer.enter(-len(branches))
     return tasks[winner].result()
 
 

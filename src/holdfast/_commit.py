@@ -50,14 +50,28 @@ class Committer:
         self.lanes = 0
         self._queue: deque[Ticket] = deque()
         self._lock = threading.Lock()
+        self._counting = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
         self._closing = False
 
-    def commit(self, journal: Journal, records: Sequence[rec.Record]) -> int:
-        """Write, blocking until it is durable, and give the seq of the last record."""
+    def enter(self, lanes: int) -> None:
+        """So many more lines of execution may share a flush from now on; fewer when negative."""
+        with self._counting:
+            self.lanes += lanes
+
+    def submit(self, journal: Journal, records: Sequence[rec.Record]) -> Ticket:
+        """Queue what somebody will `settle`; what is submitted first is written first."""
         ticket = Ticket(journal, records)
         self._queue.append(ticket)
+        return ticket
+
+    def commit(self, journal: Journal, records: Sequence[rec.Record]) -> int:
+        """Write, blocking until it is durable, and give the seq of the last record."""
+        return self.settle(self.submit(journal, records))
+
+    def settle(self, ticket: Ticket) -> int:
+        """Block until a submitted ticket is durable, writing whatever waits if nobody else does."""
         while not ticket.done:
             with self._lock:
                 if not ticket.done:

@@ -1,4 +1,4 @@
-"""Declaring: `@agent`, `@step`, `@effect` and what to do in doubt. Decorating never changes how a function is called."""
+"""Declaring `@agent`, `@step`, `@effect` and what to do in doubt, without changing how a function is called."""
 
 from __future__ import annotations
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from . import _records as rec
 from ._commands import Commit, Hang, Invoke, Life, Pause, Turn, WaitForPerson
 from ._run import Run, Scope, Waiter, place
-from .errors import BranchLost, Unwinding
+from .errors import BranchLost, NotKept, Unwinding
 
 T = TypeVar("T")
 
@@ -104,36 +106,60 @@ def _note(run: Run, error: BaseException) -> None:
         run.unwind(error)
 
 
-async def _commit_async(run: Run, records: Any) -> int:
+async def _commit_async(run: Run, records: Sequence[rec.Record]) -> int:
     records = run.with_riders(records)
-    if run.solo():
-        seq = run.committer.commit_inline(run.journal, records)
-        if seq is not None:
-            return seq
-    return await run.committer.commit_async(run.journal, records)
+    seq = run.committer.commit_inline(run.journal, records) if run.solo() else None
+    if seq is None:
+        seq = await run.committer.commit_async(run.journal, records)
+    if run.unkept is not None:
+        raise _unkept(run, run.unkept)
+    return seq
 
 
-def _commit_blocking(run: Run, records: Any) -> int:
-    records = run.with_riders(records)
+def _commit_blocking(run: Run, records: Sequence[rec.Record]) -> int:
     if run.solo():
+        records = run.with_riders(records)
         seq = run.committer.commit_inline(run.journal, records)
-        if seq is not None:
-            return seq
-    return run.committer.commit(run.journal, records)
+        if seq is None:
+            seq = run.committer.commit(run.journal, records)
+    else:
+        with run.lock:  # what rides must be numbered in the order in which it was looked at
+            ticket = run.committer.submit(run.journal, run.with_riders(records))
+        seq = run.committer.settle(ticket)
+    if run.unkept is not None:
+        raise _unkept(run, run.unkept)
+    return seq
+
+
+def _unkept(run: Run, error: NotKept) -> Unwinding:
+    """The state cannot be kept: what was to be committed is safe, and the run stops here."""
+    run.unkept = None
+    return run.stop(error)
 
 
 async def _invoke_async(command: Invoke) -> Any:
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        await asyncio.sleep(0)  # a cancellation that a commit held back is delivered before the body begins
     token = place.set(command.body)
     try:
-        result = command.fn(*command.args, **command.kwargs)
-        if not inspect.isawaitable(result):
-            return result
-        if command.timeout_s is None:
-            return await result
-        async with asyncio.timeout(command.timeout_s):
-            return await result
+        return await _called(command)
+    except asyncio.CancelledError as error:
+        if task is not None and not task.cancelling():
+            raise RuntimeError("the body was cancelled from within: something it awaited had been cancelled") from error
+        raise
     finally:
         place.reset(token)
+
+
+async def _called(command: Invoke) -> Any:
+    result = command.fn(*command.args, **command.kwargs)
+    if not inspect.isawaitable(result):
+        return result
+    if command.timeout_s is None:
+        return await result
+    async with asyncio.timeout(command.timeout_s):
+        return await result
 
 
 def _invoke_blocking(command: Invoke) -> Any:

@@ -21,7 +21,7 @@ from ._commit import Committer
 from ._ids import effect_key, seeded, uuid_from
 from ._journal import Journal
 from ._turnstile import Turnstile
-from .errors import Cancelled, HoldfastError, Parked, Stopped, Unwinding
+from .errors import Cancelled, HoldfastError, NotKept, Parked, Stopped, Unwinding
 
 if TYPE_CHECKING:
     from ._state import Tracked
@@ -208,12 +208,12 @@ class Run:
         self.tracked: dict[str, Tracked] = {}
         self.times: dict[str, list[int]] = {}
         self.keys: dict[str, tuple[str, str, str]] = {}
-        self.cleanups: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+        self.cleanups: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object]]] = []
         self.waiters: dict[str, Waiter] = {}
         self.ended: Unwinding | None = None
         self.cancelling: Cancelled | None = None
         self.root: asyncio.Task[object] | None = None
-        self.spent_usd = journal.head.usd
+        self.unkept: NotKept | None = None
         self.lock = threading.Lock()
 
     @property
@@ -224,7 +224,7 @@ class Run:
         """Raise what takes this run down, if something does."""
         if self.ended is not None:
             raise self.ended
-        if self.cancelling is not None and self.blocking:
+        if self.cancelling is not None:
             raise self.cancelling
 
     def stop(self, error: HoldfastError) -> Stopped:
@@ -253,10 +253,13 @@ class Run:
         if self.times:
             records += [rec.TimeRead(step_id=path, times_us=times) for path, times in self.times.items()]
             self.times = {}
-        for step_id, tracked in self.tracked.items():
-            value = tracked.changed()
-            if value is not None:
-                records.append(rec.StateSaved(step_id=step_id, value=value))
+        try:
+            for step_id, tracked in self.tracked.items():
+                value = tracked.changed()
+                if value is not None:
+                    records.append(rec.StateSaved(step_id=step_id, value=value))
+        except NotKept as error:
+            self.tracked, self.unkept = {}, error
         return records
 
     def with_riders(self, records: Sequence[rec.Record]) -> Sequence[rec.Record]:

@@ -23,7 +23,7 @@ from ._decorators import Agent
 from ._drive import drive_async, drive_blocking
 from ._failpoints import reach
 from ._journal import Journal, args_digest
-from ._lease import Keeper, Observer
+from ._lease import Keeper, Observer, deliver
 from ._replay import History
 from ._run import Run, Scope, active, place
 from ._steps import Call, Spec, life, shown_call
@@ -43,6 +43,7 @@ from .errors import (
     Stopped,
     StoreError,
     UndecodableResult,
+    Unwinding,
 )  # fmt: skip
 from .store import Head, Store
 
@@ -189,10 +190,15 @@ def _acquire(engine: Engine, order: Order) -> Errand:
             reach("claim.after")
         except LeaseLost:
             continue
-        return Run(
+        except Stopped as stopped:
+            raise stopped.error from stopped
+        run = Run(
             journal=journal, committer=engine.committer, clock=engine.clock, blocking=not order.agent.is_async,
             resources=engine.resources, proven=proven, lease_s=engine.lease_s,
         )  # fmt: skip
+        for letter in engine.store.letters([run.id]):
+            deliver(run, letter)
+        return run
 
 
 def _free(engine: Engine, head: Head) -> bool:
@@ -247,8 +253,10 @@ def _result(order: Order, journal: Journal) -> Any:
 def _until_moved(engine: Engine, run_id: str) -> Errand:
     """Wait, holding nothing, until somebody has written to the run."""
     before = engine.store.head(run_id)
-    while engine.store.head(run_id) == before:
+    while before is not None and before.status == "waiting" and not engine.store.letters([run_id]):
         yield Pause(POLL_S)
+        if engine.store.head(run_id) != before:
+            return
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +281,13 @@ async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
         except BaseException as error:  # noqa: BLE001 (conclude decides what every way to end means)
             outcome = Raised(error)
         run.root = None
-        return await drive_async(_concluded(run, order, outcome), run, scope)
+        try:
+            return await drive_async(_concluded(run, order, outcome), run, scope)
+        except RunInterrupted:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # not a time-out inside: whoever started the run cancels it
+                raise asyncio.CancelledError from None
+            raise
 
 
 def _play_blocking(engine: Engine, order: Order, run: Run) -> Any:
@@ -293,7 +307,7 @@ class _Stage:
 
     def __enter__(self) -> Scope:
         self._engine.keeper.runs[self._run.id] = self._run
-        self._engine.committer.lanes += 1
+        self._engine.committer.enter(1)
         active.add(self._run)
         scope = Scope(self._run, "", None)
         self._token = place.set(scope)
@@ -302,10 +316,18 @@ class _Stage:
     def __exit__(self, *_: object) -> None:
         place.reset(self._token)
         active.discard(self._run)
-        self._engine.committer.lanes -= 1
+        self._engine.committer.enter(-1)
         self._engine.keeper.runs.pop(self._run.id, None)
-        if self._run.journal.broken is not None:
-            self._engine.keeper.left_behind = True
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """A run whose end was not recorded is released, or else left for others to find its owner dead."""
+        journal, keeper = self._run.journal, self._engine.keeper
+        try:
+            if journal.head.owner == keeper.owner:
+                self._engine.committer.commit(journal, [rec.RunReleased(reason="its end could not be recorded")])
+        except Unwinding:
+            keeper.left_behind = True
 
 
 def _concluded(run: Run, order: Order, outcome: Returned | Raised) -> Life[Any]:
@@ -364,6 +386,9 @@ def _returned(run: Run, order: Order, value: Any) -> Life[Any]:
 def _waiting(run: Run) -> Life[RunWaiting]:
     """Record what the run waits for; from here on it holds nothing."""
     doubts = run.journal.open_doubts()
+    if not doubts:
+        yield Commit([rec.RunReleased(reason="woken while it parked")])
+        return RunWaiting(run.id, "for nothing any more")
     waits = "; ".join(_doubt_shown(run.id, step_id, history) for step_id, history in doubts)
     yield Commit([rec.RunWaiting(waits=waits, steps=[step_id for step_id, _ in doubts])])
     return RunWaiting(run.id, waits)
@@ -411,11 +436,11 @@ def _cleanups(run: Run) -> Life[None]:
     """Call what was registered, the newest first, each once; one that fails does not hinder the others."""
     scope = run.scopes[0]
     for index in range(len(run.cleanups), 0, -1):
-        fn, args = run.cleanups[index - 1]
+        fn, args, kwargs = run.cleanups[index - 1]
         name = f"cleanup {getattr(fn, '__name__', type(fn).__name__)}"
         spec = Spec(fn=_quiet(fn), name=name, is_async=inspect.iscoroutinefunction(fn))
         try:
-            yield from life(Call(spec, scope, f"{CLEANUP}{index}", args, {}))
+            yield from life(Call(spec, scope, f"{CLEANUP}{index}", args, kwargs))
         except Exception as error:  # noqa: BLE001 (recorded with the step; the run still ends)
             log.warning("%s of run %s failed: %s", name, run.id, error)
 
@@ -423,8 +448,8 @@ def _cleanups(run: Run) -> Life[None]:
 def _quiet(fn: Callable[..., object]) -> Callable[..., object]:
     """The function without its result, which nobody keeps."""
 
-    def called(*args: object) -> object:
-        result = fn(*args)
+    def called(*args: object, **kwargs: object) -> object:
+        result = fn(*args, **kwargs)
         return _awaited(result) if inspect.isawaitable(result) else None
 
     return called

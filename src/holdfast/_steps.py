@@ -31,13 +31,21 @@ from .errors import (
     HoldfastError,
     InDoubt,
     KeyReused,
+    LostContext,
+    Misuse,
+    NestedStep,
+    NoRun,
     NotKept,
     ReplayMismatch,
     ResultNotKept,
     RunInterrupted,
     UndecodableResult,
+    WrongMode,
 )  # fmt: skip
 from .retry import Retry
+
+OURS = (NotKept, NestedStep, LostContext, WrongMode, NoRun, KeyReused, Misuse)
+"""Errors of our own that a body may raise, and that come back as themselves."""
 
 SHOWN = 200
 """Characters of a value or call that an error message shows."""
@@ -135,6 +143,7 @@ def life(call: Call) -> Life[Any]:
     """From the call to its outcome."""
     run, spec = call.run, call.spec
     run.requested.add(call.step_id)
+    call.key = _key(call) if spec.effect else ""
     history = run.journal.histories.get(call.step_id)
     decision = decide(history, name=spec.name, fingerprint=call.fingerprint, effect=spec.effect)
     if isinstance(decision, Execute | Doubt | Landed):
@@ -258,7 +267,6 @@ def _pause_before_retry(call: Call, error: BaseException, attempt: int, delay_s:
 
 def _effect(call: Call, move: Move) -> Life[Any]:
     """Attempt, doubt, settle, until there is an outcome."""
-    call.key = _key(call)
     call.spec.codec()
     while True:
         match move:
@@ -366,9 +374,7 @@ def _failed(call: Call, body: Body, error: Exception, attempt: int) -> Life[Base
 def _raised_again(call: Call, record: rec.StepFailed) -> BaseException:
     if record.doubt:
         return call.blamed(InDoubt(*record.error["args"]))
-    if record.error["type"] == NotKept.__name__:
-        return call.blamed(NotKept(*record.error["args"]))
-    return call.blamed(rebuild(record.error, raises=call.spec.raises, step_id=call.step_id, name=call.spec.name))
+    return call.blamed(rebuild(record.error, raises=(*call.spec.raises, *OURS), step_id=call.step_id, name=call.spec.name))
 
 
 def _given_back(call: Call, record: rec.StepDone) -> Any:

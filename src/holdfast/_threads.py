@@ -131,15 +131,16 @@ def _run_threads(
             inner.close()
             gate.release()
 
-    scope.run.committer.lanes += len(branches)
+    scope.run.committer.enter(len(branches))
     scope.joining = True
+    scope.run.turnstile.come_back(scope)
     try:
         threads = [_started(gate, body, index, f"holdfast-{step_id}.{index + 1}") for index in range(len(branches))]
         for thread in threads:
             thread.join()
     finally:
         scope.joining = False
-        scope.run.committer.lanes -= len(branches)
+        scope.run.committer.enter(-len(branches))
     return outcomes
 
 

@@ -7,7 +7,7 @@ import random as _random
 import uuid as _uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from ._clock import SystemClock, to_datetime
 from ._run import Body, Run, Scope
@@ -16,6 +16,7 @@ from ._run import plain as _plain
 from ._state import Tracked
 from .errors import LostContext, Misuse, NestedStep, NoRun
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -135,10 +136,10 @@ def state(initial: T) -> T:
     return initial
 
 
-def cleanup(fn: Callable[..., object], *args: object) -> None:
+def cleanup(fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:
     """Have `fn(*args)` called once when the run ends for good, the newest first; never when it only waits."""
     scope = in_agent("cleanup")
-    scope.run.cleanups.append((fn, args))
+    scope.run.cleanups.append((fn, args, kwargs))
 
 
 def resource(kind: type[T]) -> T:

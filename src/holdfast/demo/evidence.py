@@ -21,6 +21,9 @@ KILL_ORDER = (KILL_STEP - 1) // STEPS_PER_ORDER + 1
 How: TypeAlias = Literal["executed", "given back", "looked up"]
 """How a step came to its end: its body was executed, its result was in the journal, or a probe found it."""
 
+BEGUN = ("started", "in doubt")
+"""The states of an effect that has an intent and no outcome."""
+
 CALLS = ("model", "charge", "look-up", "mail")
 """What the agent does outside itself; all but the model are requests to the service."""
 
@@ -94,10 +97,10 @@ def findings(evidence: Evidence) -> list[Finding]:
 
 def _killed(evidence: Evidence) -> Finding:
     life = evidence.first
-    open_steps = [line.step_id for line in life.history if line.state == "started"]
+    open_steps = [line.step_id for line in life.history if line.state in BEGUN]
     found = (life.exit_code, open_steps, _numbers(life.those("executed")))
     return Finding(
-        f"SIGKILL ended the first process in the middle of step {KILL_STEP}: intent recorded, no outcome",
+        f"SIGKILL ended the first life in the middle of step {KILL_STEP}: an intent, no outcome",
         found == (-SIGKILL, [str(KILL_STEP)], f"1-{KILL_STEP - 1}"),
         f"exit code {life.exit_code}, steps begun without an outcome: {', '.join(open_steps) or 'none'}, steps finished: {found[2]}",
     )
@@ -106,7 +109,7 @@ def _killed(evidence: Evidence) -> Finding:
 def _booked_before_the_kill(evidence: Evidence) -> Finding:
     ledger = evidence.first.ledger
     return Finding(
-        f"the bank had booked that charge (number {KILL_ORDER}) before the kill, and the agent never saw the answer",
+        f"the bank had booked that charge, number {KILL_ORDER}, before the agent was killed",
         len(ledger.charges) == KILL_ORDER and len(ledger.mails) == KILL_ORDER - 1,
         f"{len(ledger.charges)} charges and {len(ledger.mails)} mails at the kill",
     )
@@ -115,7 +118,7 @@ def _booked_before_the_kill(evidence: Evidence) -> Finding:
 def _given_back(evidence: Evidence) -> Finding:
     given_back, executed = (_numbers(evidence.second.those(how)) for how in ("given back", "executed"))
     return Finding(
-        f"steps 1 to {KILL_STEP - 1} were given back from the journal; only {KILL_STEP + 1} to {STEPS} were executed after the restart",
+        f"steps 1 to {KILL_STEP - 1} were given back from the journal, only {KILL_STEP + 1} to {STEPS} were executed",
         (given_back, executed) == (f"1-{KILL_STEP - 1}", f"{KILL_STEP + 1}-{STEPS}"),
         f"given back: {given_back}; executed: {executed}",
     )
@@ -135,7 +138,7 @@ def _same_counts(evidence: Evidence) -> Finding:
     lives = zip((evidence.first, evidence.second), evidence.requests(), strict=True)
     said = [(call, life.count(call), requests.get(call, 0)) for life, requests in lives for call in CALLS if call != "model"]
     return Finding(
-        "the service and the agent count the same number of requests in each life",
+        "service and agent count the same number of requests in each life",
         all(agent == service for _, agent, service in said),
         "; ".join(f"{call}: agent {agent}, service {service}" for call, agent, service in said),
     )

@@ -18,7 +18,8 @@ from rich.table import Table
 
 from holdfast._inspect import Checkpoint
 
-from .evidence import KILL_STEP, STEPS, Evidence, Finding, How, Life, findings
+from .agent import ORDERS
+from .evidence import BEGUN, KILL_STEP, STEPS, Evidence, Finding, How, Life, findings
 from .stage import AGENT, BANK, Command, Silent, Stage, folder
 
 PLAIN_WIDTH = 100
@@ -52,11 +53,11 @@ def show(*, bank: Command = BANK, agent: Command = AGENT) -> int:
 
 
 def _play(console: Console, stage: Stage) -> Evidence:
-    console.print(f"[bold]Holdfast demo[/]: 20 orders; for each the agent asks a model, charges a card and sends a mail: {STEPS} steps.")
+    console.print(f"[bold]Holdfast demo[/]: {STEPS} steps; for each of {ORDERS} orders a model is asked, a card charged, a mail sent.")
     console.print(f"Bank and mail are an HTTP service in a process of its own, at {stage.url}\n")
     console.print(f"[dim]$ {escape(_shown(stage.line))}[/]", soft_wrap=True)
     first = _live(console, stage, "first life")
-    console.print(f"[red bold]SIGKILL[/] in the middle of step {KILL_STEP}: the bank has booked the charge, the agent has not seen the answer.\n")
+    console.print(f"[red bold]SIGKILL[/] in the middle of step {KILL_STEP}: the bank booked the charge, the agent never saw the answer.\n")
     console.print(f"[dim]$ {escape(_shown(stage.line))}[/]", soft_wrap=True)
     second = _live(console, stage, "second life")
     console.print(f"The same line again: {second.first_new_s:.2f} s from the start of the process to its first new step.\n")
@@ -71,10 +72,8 @@ def _live(console: Console, stage: Stage, title: str) -> Life:
             steps = f"step {number}" if number == last else f"steps {number} to {last}"
             console.print(f"{title:<12} {steps} {SHOWN[how]}")
         return life
-    bar = Progress(
-        TextColumn(f"{title:<12}"), BarColumn(36), MofNCompleteColumn(), TextColumn("{task.fields[what]}"), console=console, refresh_per_second=30
-    )
-    with bar:
+    columns = (TextColumn(f"{title:<12}"), BarColumn(36), MofNCompleteColumn(), TextColumn("{task.fields[what]}"))
+    with Progress(*columns, console=console, refresh_per_second=30) as bar:
         task = bar.add_task("", total=STEPS, what="")
         life = stage.live(lambda step, how: bar.update(task, completed=step, what=f"step {step} {SHOWN[how]}"))
         bar.update(task, what=", ".join(f"{len(life.those(how))} {how}" for how in SHOWN if life.those(how)))
@@ -99,8 +98,8 @@ def _lives(evidence: Evidence) -> Table:
     for title in ("", "first life", "second life", "together", "counted by"):
         table.add_column(title, justify="left" if title in ("", "counted by") else "right")
     first, second = evidence.first, evidence.second
-    for how, name in (("given back", "steps given back from the journal"), ("executed", "steps executed")):
-        table.add_row(name, *_sums(len(first.those(how)), len(second.those(how))), "agent")
+    table.add_row("steps given back from the journal", *_sums(len(first.those("given back")), len(second.those("given back"))), "agent")
+    table.add_row("steps executed to their end", *_sums(len(first.those("executed")), len(second.those("executed"))), "agent")
     table.add_row("model calls", *_sums(first.count("model"), second.count("model")), "agent")
     for call, name in REQUESTS.items():
         table.add_row(name, *_sums(*(life.get(call, 0) for life in evidence.requests())), "service")
@@ -108,17 +107,14 @@ def _lives(evidence: Evidence) -> Table:
 
 
 def _history(evidence: Evidence) -> Table:
-    """The checkpoints around the crash: those that the first life left, then what the second added."""
-    left = evidence.first.history
-    last = left[-1].seq if left else 0
-    lines = sorted([*left, *(line for line in evidence.second.history if line.seq > last)], key=lambda line: line.seq)
+    """The checkpoints around the crash."""
+    lines = evidence.second.history
     table = _table("Checkpoints around the crash")
-    for title, width in (("at", 7), ("step", 4), ("call", 33), ("state", 19), ("what is known", 28)):
+    for title, width in (("at", 7), ("step", 4), ("call", 33), ("state", 13), ("what is known", 34)):
         table.add_column(title, width=width, no_wrap=True, overflow="ellipsis", justify="right" if title in ("at", "step") else "left")
     for line in filter(_near, lines):
-        state = "started, no outcome" if line.state == "started" else line.state
         at = f"{(line.at_us - lines[0].at_us) / 1e6:.2f} s"
-        table.add_row(at, line.step_id, escape(line.call), state, escape(line.note), style=_style(line))
+        table.add_row(at, line.step_id, escape(line.call), line.state, escape(line.note), style=_style(line))
     return table
 
 
@@ -129,7 +125,7 @@ def _near(line: Checkpoint) -> bool:
 
 
 def _style(line: Checkpoint) -> str:
-    if line.state == "started":
+    if line.state in BEGUN:
         return "red"
     return "yellow" if line.state.startswith(("doubt", "run")) or line.step_id == str(KILL_STEP) else ""
 

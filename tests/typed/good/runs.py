@@ -13,7 +13,7 @@ async def buy(order: str, cents: int = 100) -> list[str]:
     return [order] * cents
 
 
-@hf.agent(name="sell", version="2", durability="step")
+@hf.agent(name="sell", version="2")
 async def sell(names: Sequence[str]) -> None: ...
 
 

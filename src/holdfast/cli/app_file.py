@@ -1,0 +1,66 @@
+"""From a file of the user's to the agent that a run needs: loaded as a module of its own, never as `__main__`."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import traceback
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
+
+from holdfast._decorators import Agent
+from holdfast.errors import Refusal, UnknownAgent
+
+AnyAgent: TypeAlias = Agent[..., Any]
+
+
+def agent_from(file: Path, name: str) -> AnyAgent:
+    """The agent called `name` that the file holds; `Refusal` or `UnknownAgent` where it holds none, or two."""
+    agents = agents_in(loaded(file))
+    found = [agent for agent in agents if agent.name == name]
+    if not found:
+        raise UnknownAgent(name, str(file), ", ".join(sorted({agent.name for agent in agents})))
+    if len(found) > 1:
+        raise Refusal(f"{file} has {len(found)} different agents named {name!r}; the run is unchanged. Give each its own: @hf.agent(name=...)")
+    return found[0]
+
+
+def agents_in(module: ModuleType) -> list[AnyAgent]:
+    """The agents that stand in a module under any name, each once."""
+    return list({id(value): value for value in vars(module).values() if isinstance(value, Agent)}.values())
+
+
+def loaded(file: Path) -> ModuleType:
+    """The file as a module; `Refusal` where it cannot be read or its code fails."""
+    path = file.expanduser().absolute()
+    if not path.is_file():
+        raise Refusal(f"{file} is not a file; the run is unchanged. Name the Python file that defines the agent")
+    module = module_from_spec(_spec(path))
+    sys.modules[module.__name__] = module
+    sys.path.insert(0, str(path.parent))
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102 (the operator names the code to run)
+    except (Exception, SystemExit) as error:
+        del sys.modules[module.__name__]
+        raise Refusal(f"{file} cannot be loaded: {_shown(error, path)}; the run is unchanged") from error
+    return module
+
+
+def _spec(path: Path) -> ModuleSpec:
+    """A private name that no import of the user's can meet, the same for the same file."""
+    name = f"_holdfast_app_{hashlib.sha256(str(path).encode('utf-8', 'surrogateescape')).hexdigest()[:12]}"
+    spec = spec_from_loader(name, SourceFileLoader(name, str(path)), origin=str(path))
+    assert spec is not None
+    spec.has_location = True
+    return spec
+
+
+def _shown(error: BaseException, path: Path) -> str:
+    frames = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    line = error.lineno if isinstance(error, SyntaxError) and error.filename == str(path) else frames[-1] if frames else None
+    where = f" (line {line})" if line else ""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return f"{type(error).__name__}{where}: {text}"

@@ -1,0 +1,52 @@
+"""Which store a command means, and opening it without ever creating one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from holdfast import Holdfast
+from holdfast.errors import StoreError
+from holdfast.stores.opening import SQLITE
+
+STORE_VARIABLE = "HOLDFAST_STORE"
+MEMORY = "memory:"
+MARKS = ("pyproject.toml", ".git")
+
+
+class StoreMissing(StoreError):
+    """There is no store at the place that was named."""
+
+
+def opened(named: str | None) -> Holdfast:
+    """The store that is meant, opened; `StoreMissing` where there is none, and then nothing is created."""
+    url, because = meant(named)
+    if url == MEMORY:
+        raise StoreMissing(MEMORY, "this store lives inside one process, and the command line is another. Name a file with --store")
+    path = file_of(url)
+    if path is not None and not path.exists():
+        raise StoreMissing(str(path), f"there is no store here ({because}); nothing was created. Name another with --store or {STORE_VARIABLE}")
+    return Holdfast(url)
+
+
+def meant(named: str | None) -> tuple[str, str]:
+    """The URL of the store that is meant, and why this one."""
+    if named:
+        return named, "named by --store"
+    if from_environment := os.environ.get(STORE_VARIABLE):
+        return from_environment, f"named by {STORE_VARIABLE}"
+    root = project_root(Path.cwd())
+    return str(root / ".holdfast" / "holdfast.db"), f"where runs of the project in {root} are kept"
+
+
+def project_root(folder: Path) -> Path:
+    """The nearest folder from here upwards that holds a project; this one where none does."""
+    return next((each for each in (folder, *folder.parents) if any((each / mark).exists() for mark in MARKS)), folder)
+
+
+def file_of(url: str) -> Path | None:
+    """The file that a URL names, None where it does not name one."""
+    text = url.removeprefix(SQLITE)
+    if text == url and ("://" in url or not url.endswith(".db")):
+        return None
+    return Path(text).expanduser().absolute()

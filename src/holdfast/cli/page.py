@@ -1,0 +1,102 @@
+"""A page for a person, as data: lines, facts, tables and commands, and how it reads where there is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, assert_never
+
+from holdfast.cli.wording import clean
+
+INDENT = "  "
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of text; `style` is a colour where there are colours."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Labels with values; a value of several lines is a tuple."""
+
+    facts: Sequence[tuple[str, str | tuple[str, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: `wide` ones give way when there is little room, `roomy` ones are there only when there is much."""
+
+    name: str
+    wide: bool = False
+    roomy: bool = False
+    right: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What stands in a table; `below` is set under it where its own column has no room."""
+
+    text: str
+    style: str = ""
+    below: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under columns."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Cell]]
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """Commands to be copied: never broken over lines."""
+
+    commands: Sequence[str]
+
+
+Block: TypeAlias = Line | Facts | Table | Commands
+Page: TypeAlias = list[Block]
+
+
+def plain(page: Page) -> Iterator[str]:
+    """The page as lines for a pipe or a file: aligned, uncut, without colours."""
+    for block in page:
+        match block:
+            case Line():
+                yield clean(block.text)
+            case Facts():
+                yield from _facts(block)
+            case Table():
+                yield from _table(block)
+            case Commands():
+                yield from (INDENT + clean(command) for command in block.commands)
+            case _:
+                assert_never(block)
+
+
+def fact_lines(value: str | tuple[str, ...]) -> list[str]:
+    """The lines of a fact's value, made harmless."""
+    return [clean(line) for line in ((value,) if isinstance(value, str) else value)]
+
+
+def _facts(block: Facts) -> Iterator[str]:
+    width = max((len(label) for label, _ in block.facts), default=0)
+    for label, value in block.facts:
+        for index, line in enumerate(fact_lines(value)):
+            yield f"{INDENT}{'' if index else label:<{width}}  {line}".rstrip()
+
+
+def _table(block: Table) -> Iterator[str]:
+    rows = [[column.name.upper() for column in block.columns], *([clean(cell.text) for cell in row] for row in block.rows)]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(block.columns))]
+    for row in rows:
+        cells = (
+            text.rjust(width) if column.right else text.ljust(width) for column, text, width in zip(block.columns, row, widths, strict=True)
+        )
+        yield "  ".join(cells).rstrip()

@@ -1,0 +1,70 @@
+"""Words for people: what agents wrote, made harmless, and times as one says them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+SPACES = frozenset("\u00a0\u202f\u3000\u200d")
+"""Not printable by Python's reckoning, but harmless and common in text: spaces, and the joiner inside emoji."""
+
+SECOND_US = 1_000_000
+STEPS = ((60, 1, "s"), (3_600, 60, "min"), (86_400, 3_600, "h"), (float("inf"), 86_400, "d"))
+"""Below this many seconds a duration is told in units of so many seconds."""
+
+
+def clean(text: str) -> str:
+    """The text with everything escaped that a terminal could obey: control characters, direction marks, line ends."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in SPACES else one.encode("unicode_escape").decode() for one in text)
+
+
+def lines_of(text: str) -> list[str]:
+    """A text of several lines, each made harmless."""
+    return [clean(line) for line in text.split("\n")]
+
+
+def duration(seconds: float) -> str:
+    """A length of time, in one unit: 1.2 ms, 3.4 s, 12 min, 5 h, 9 d."""
+    if seconds < 1:
+        return f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds * 1000:.0f} ms"  # noqa: PLR2004 (a tenth says it itself)
+    if seconds < 10:  # noqa: PLR2004 (one digit more while there is only one)
+        return f"{seconds:.1f} s"
+    size, unit = next((size, unit) for below, size, unit in STEPS if seconds < below)
+    return f"{int(seconds // size)} {unit}"
+
+
+def ago(at_us: int, now_us: int) -> str:
+    """How long ago, in the words of a person who looks at a clock."""
+    seconds = (now_us - at_us) / SECOND_US
+    if seconds < 0:
+        return f"in {duration(-seconds)}"
+    return "just now" if seconds < 1 else f"{duration(int(seconds))} ago" if seconds >= 10 else f"{int(seconds)} s ago"  # noqa: PLR2004
+
+
+def local(at_us: int) -> str:
+    """A moment in this machine's time."""
+    return datetime.fromtimestamp(at_us / SECOND_US, tz=UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def moment(at_us: int, now_us: int) -> str:
+    """A moment, local and relative."""
+    return f"{local(at_us)} ({ago(at_us, now_us)})"
+
+
+def iso(at_us: int) -> str:
+    """A moment for machines: ISO 8601 in UTC."""
+    return datetime.fromtimestamp(at_us / SECOND_US, tz=UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def as_json(value: Any) -> tuple[str, ...]:
+    """A value as lines of JSON; one line where it is short."""
+    line = json.dumps(value, ensure_ascii=False)
+    return (line,) if len(line) <= 60 else tuple(json.dumps(value, ensure_ascii=False, indent=2).split("\n"))  # noqa: PLR2004
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun: 1 step, 2 steps."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
