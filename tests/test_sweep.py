@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -270,6 +270,12 @@ def swept(server: Server, parent: Path, expected: dict[str, list[str]], variant:
     raise AssertionError(f"{how} was still reached after {len(points)} occurrences")
 
 
+def refuse_any(found: Iterable[list[str]]) -> None:
+    wrong = [line for lines in found for line in lines]
+    if wrong:
+        pytest.fail("\n".join([f"{len(wrong)} violations", *wrong]), pytrace=False)
+
+
 def occurrences(name: str) -> list[str]:
     return [f"{name}:{number}" for number in range(1, MOST_OCCURRENCES)]
 
@@ -277,7 +283,7 @@ def occurrences(name: str) -> list[str]:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_kill_at_every_failpoint(crew: Crew, expected: dict[str, list[str]], tmp_path: Path, variant: str) -> None:
     found = crew.map(lambda server, name: swept(server, tmp_path, expected, variant, "failpoint", occurrences(name)), NAMES)
-    assert [line for _, wrong in found for line in wrong] == []
+    refuse_any(wrong for _, wrong in found)
     kills = dict(zip(NAMES, (count for count, _ in found), strict=True))
     assert {name for name, count in kills.items() if count == 0} == {"doubt.before_settle", "doubt.after_settle"}
     assert kills["effect.after_intent"] == kills["effect.after_body"] == len(EFFECTS)
@@ -292,7 +298,7 @@ def every(step: int, variant: str) -> list[range]:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_kill_at_every_flush_of_every_thread(crew: Crew, expected: dict[str, list[str]], tmp_path: Path, variant: str) -> None:
     found = crew.map(lambda server, points: swept(server, tmp_path, expected, variant, "sync", points), every(1, variant))
-    assert [line for _, wrong in found for line in wrong] == []
+    refuse_any(wrong for _, wrong in found)
     assert sum(count for count, _ in found) > 30
 
 
@@ -325,7 +331,7 @@ def test_a_kill_at_every_fdatasync(crew: Crew, expected: dict[str, list[str]], t
 
     points = range(1, last + 1, step)
     found = crew.map(kill_at, points)
-    assert [line for _, wrong in found for line in wrong] == []
+    refuse_any(wrong for _, wrong in found)
     assert sum(killed for killed, _ in found) >= len(points) - 2, "how many flushes share one commit may differ, by little"
 
 
@@ -354,7 +360,7 @@ def test_a_second_kill_during_the_recovery_from_the_first(crew: Crew, expected: 
         return reached, wrong
 
     found = crew.map(kill_twice, firsts)
-    assert [line for _, wrong in found for line in wrong] == []
+    refuse_any(wrong for _, wrong in found)
     reached = sum((counts for counts, _ in found), Counter())
     assert set(reached) == set(SECOND)
     assert reached.total() > 80
@@ -376,7 +382,7 @@ def test_kills_at_random_times(crew: Crew, expected: dict[str, list[str]], tmp_p
         return len(case.kills), case.judge(expected[variant])
 
     found = crew.map(kill_twice, times[:RANDOM_KILLS])
-    assert [line for _, wrong in found for line in wrong] == []
+    refuse_any(wrong for _, wrong in found)
     assert sum(kills for kills, _ in found) >= RANDOM_KILLS
 
 

@@ -7,10 +7,8 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, Self, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
-from . import _inspect as inspecting
-from . import _operate as operating
 from ._clock import Clock, SystemClock
 from ._commit import Committer
 from ._decorators import Agent
@@ -22,6 +20,9 @@ from ._runner import Engine, Order, attend_async, attend_blocking
 from .errors import Misuse, NestedStep
 from .store import Store
 from .stores.opening import open_store
+
+if TYPE_CHECKING:
+    from ._inspect import Checkpoint, CheckpointView, Item, RunView, Summary, Verdict
 
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
@@ -142,55 +143,75 @@ class Holdfast:
         tags: Mapping[str, str] | None = None,
         idle: Duration | None = None,
         limit: int = 100,
-    ) -> list[inspecting.Summary]:
+    ) -> list[Summary]:
         """The runs that match, the one that changed last first."""
-        return inspecting.runs(self.engine, status=status, agent=agent, tags=tags or {}, idle=idle, limit=limit)
+        from . import _inspect
 
-    def show(self, run_id: str) -> inspecting.RunView:
+        return _inspect.runs(self.engine, status=status, agent=agent, tags=tags or {}, idle=idle, limit=limit)
+
+    def show(self, run_id: str) -> RunView:
         """Where a run stands, who owns it, what it waits for, and the command to try next."""
-        return inspecting.show(self.engine, run_id)
+        from . import _inspect
 
-    def show_at(self, run_id: str, step_id: str) -> inspecting.CheckpointView:
+        return _inspect.show(self.engine, run_id)
+
+    def show_at(self, run_id: str, step_id: str) -> CheckpointView:
         """What the agent knew after a step: its call and result, the state, and what came before."""
-        return inspecting.show_at(self.engine, run_id, step_id)
+        from . import _inspect
 
-    def history(self, run_id: str) -> list[inspecting.Checkpoint]:
+        return _inspect.show_at(self.engine, run_id, step_id)
+
+    def history(self, run_id: str) -> list[Checkpoint]:
         """Every checkpoint of a run, in order."""
-        return inspecting.history(self.engine, run_id)
+        from . import _inspect
 
-    def inbox(self) -> list[inspecting.Item]:
+        return _inspect.history(self.engine, run_id)
+
+    def inbox(self) -> list[Item]:
         """What needs a person: doubts and blocked runs, each with the command that settles it."""
-        return inspecting.inbox(self.engine)
+        from . import _inspect
 
-    def check(self, run_id: str | None = None) -> list[inspecting.Verdict]:
+        return _inspect.inbox(self.engine)
+
+    def check(self, run_id: str | None = None) -> list[Verdict]:
         """Whether what is stored is what was written, for one run or all."""
-        return list(inspecting.check(self.engine, run_id))
+        from . import _inspect
+
+        return list(_inspect.check(self.engine, run_id))
 
     def resolve(
         self,
         run_id: str,
         step_id: str,
         *,
-        landed: object = operating.UNSAID,
+        landed: object = ...,
         not_landed: bool = False,
         by: str | None = None,
         reason: str = "",
     ) -> str:
         """Say what is true of a doubt: it landed, with this result, or it did not."""
-        who = by or operating.somebody()
-        return operating.resolve(self.engine, run_id, step_id, landed=landed, not_landed=not_landed, by=who, reason=reason)
+        from . import _operate
+
+        who = by or _operate.somebody()
+        return _operate.resolve(self.engine, run_id, step_id, landed=landed, not_landed=not_landed, by=who, reason=reason)
 
     def cancel(self, run_id: str, *, by: str | None = None, reason: str = "") -> str:
         """Close a run for good; one that executes elsewhere is told to stop."""
-        return operating.cancel(self.engine, run_id, by=by or operating.somebody(), reason=reason)
+        from . import _operate
+
+        return _operate.cancel(self.engine, run_id, by=by or _operate.somebody(), reason=reason)
 
     def resume(self, run_id: str, *, by: str | None = None, reason: str = "") -> str:
         """Mark a failed, blocked or waiting run as ready for whoever runs its agent next."""
-        return operating.resume(self.engine, run_id, by=by or operating.somebody(), reason=reason)
+        from . import _operate
+
+        return _operate.resume(self.engine, run_id, by=by or _operate.somebody(), reason=reason)
 
     def resume_here(self, run_id: str, agents: Sequence[Agent[..., Any]], *, where: str, wait: bool = True) -> Any:
         """Go on with a run now, in this process, with one of these agents."""
-        return self.carry_out(operating.order_for(self.engine, run_id, agents, where=where, wait=wait))
+        from . import _operate
+
+        return self.carry_out(_operate.order_for(self.engine, run_id, agents, where=where, wait=wait))
 
 
 def _on_a_loop() -> bool:

@@ -41,9 +41,8 @@ def empty_head(run_id: str) -> Head:
     return Head(run_id, "", "", None, 0, 0, GENESIS, None, 0, 0, "{}", 0.0, "")
 
 
-def fold_head(head: Head, record: rec.Record, row: Row) -> Head:
-    """The head after one more record; the only place that says which record changes which field."""
-    head = head._replace(epoch=row.epoch, seq=row.seq, digest=row.digest, updated_us=row.at_us)
+def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
+    """The head after one more record, but for its position; the only place that says which record changes which field."""
     match record:
         case rec.StepDone() | rec.StepFailed():
             spent = sum(float(entry.get("usd") or 0.0) for entry in record.usage) if record.usage else 0.0
@@ -51,7 +50,7 @@ def fold_head(head: Head, record: rec.Record, row: Row) -> Head:
         case rec.RunStarted():
             tags = json.dumps(record.tags, sort_keys=True, ensure_ascii=False)
             status = "running" if record.owner else "queued"
-            return head._replace(agent=record.agent, status=status, owner=record.owner or None, created_us=row.at_us, tags=tags)
+            return head._replace(agent=record.agent, status=status, owner=record.owner or None, created_us=at_us, tags=tags)
         case rec.RunResumed():
             return head._replace(status="running" if record.owner else "queued", owner=record.owner or None, note="")
         case rec.RunDone():
@@ -69,6 +68,11 @@ def fold_head(head: Head, record: rec.Record, row: Row) -> Head:
     return head
 
 
+def at_position(head: Head, row: Row) -> Head:
+    """The head, standing behind `row`."""
+    return head._replace(epoch=row.epoch, seq=row.seq, digest=row.digest, updated_us=row.at_us)
+
+
 def _short(error: rec.Json) -> str:
     return f"{error.get('type', 'error')}: {error.get('message', '')}"[:300]
 
@@ -80,12 +84,12 @@ def record_of(row: Row) -> rec.Record:
 
 def verified(head: Head, rows: Sequence[Row]) -> Iterator[tuple[Row, rec.Record]]:
     """The rows with their records, one by one; raises `Damaged` at the first that is not what was written."""
-    run_id, computed = head.run_id, empty_head(head.run_id)
+    run_id, computed, digest = head.run_id, empty_head(head.run_id), GENESIS
     for expected, row in enumerate(rows, 1):
         if row.seq != expected:
             raise Damaged(run_id, expected, f"record {expected} is missing (the next one there is {row.seq})")
         try:
-            digest = chain(computed.digest, run_id, row)
+            digest = chain(digest, run_id, row)
             record = record_of(row)
             args_sha = getattr(record, "args_sha", "")
         except (ValueError, TypeError, AttributeError) as error:
@@ -94,9 +98,9 @@ def verified(head: Head, rows: Sequence[Row]) -> Iterator[tuple[Row, rec.Record]
             raise Damaged(run_id, expected, "its digest does not match what it holds")
         if row.args is not None and args_digest(row.args) != args_sha:
             raise Damaged(run_id, expected, "its arguments do not match their digest")
-        computed = fold_head(computed, record, row)
+        computed = fold_head(computed, record, row.at_us)
         yield row, record
-    _compare_heads(head, computed)
+    _compare_heads(head, at_position(computed, rows[-1]) if rows else computed)
 
 
 def _compare_heads(stored: Head, computed: Head) -> None:
@@ -113,11 +117,12 @@ def _shown(value: object) -> str:
 class Journal:
     """The records of one run that this process knows, and the place where the next ones are sealed."""
 
-    __slots__ = ("broken", "head", "histories", "started", "states", "takes", "times", "verdict")
+    __slots__ = ("_unsettled", "broken", "head", "histories", "started", "states", "takes", "times", "verdict")
 
     def __init__(self, run_id: str) -> None:
         self.head = empty_head(run_id)
         self.histories: dict[str, History] = {}
+        self._unsettled: dict[str, History] = {}
         self.states: dict[str, list[tuple[int, bytes]]] = {}
         self.times: dict[str, list[int]] = {}
         self.started: rec.RunStarted | None = None
@@ -143,13 +148,15 @@ class Journal:
         if self.broken is not None:
             raise self.broken
         head, rows = self.head, []
+        epoch, seq, digest = head.epoch, head.seq, head.digest
         for record in records:
-            epoch = head.epoch + 1 if isinstance(record, rec.RunStarted | rec.RunResumed) else head.epoch
-            row = Row(head.seq + 1, epoch, at_us, record.kind, record.step_id, rec.to_body(record), record.value, record.args, b"")
-            row = row._replace(digest=chain(head.digest, head.run_id, row))
-            head = fold_head(head, record, row)
-            rows.append(row)
-        return Append(head.run_id, self.head.epoch, self.head.seq, rows, head, tuple(self.takes))
+            epoch += isinstance(record, rec.RunStarted | rec.RunResumed)
+            seq += 1
+            parts = (seq, epoch, at_us, record.kind, record.step_id, rec.to_body(record), record.value, record.args)
+            digest = chain(digest, head.run_id, Row(*parts, b""))
+            rows.append(Row(*parts, digest))
+            head = fold_head(head, record, at_us)
+        return Append(head.run_id, self.head.epoch, self.head.seq, rows, at_position(head, rows[-1]), tuple(self.takes))
 
     def stored(self, append: Append, records: Sequence[rec.Record]) -> None:
         """The append went in: take it over."""
@@ -157,9 +164,14 @@ class Journal:
         if append.takes:
             self.takes = [letter_id for letter_id in self.takes if letter_id not in append.takes]
         for row, record in zip(append.rows, records, strict=True):
-            if isinstance(record, rec.StateSaved) or (isinstance(record, rec.StepDone) and not record.effect):
-                continue  # nobody asks for these again in this process: do not keep their values
-            self._index(record, row)
+            match record:  # nobody asks for these again in this process: do not keep their values
+                case rec.StateSaved():
+                    pass
+                case rec.StepDone():
+                    self.histories.pop(record.step_id, None)
+                    self._unsettled.pop(record.step_id, None)
+                case _:
+                    self._index(record, row)
 
     def refused(self) -> LeaseLost:
         """The run belongs to somebody else: nothing more can be written here."""
@@ -168,7 +180,7 @@ class Journal:
 
     def open_doubts(self) -> list[tuple[str, History]]:
         """The effects of which it is not known whether they happened."""
-        return [(step_id, h) for step_id, h in self.histories.items() if h.open_doubt(self.head.epoch)]
+        return [(step_id, history) for step_id, history in self._unsettled.items() if history.open_doubt(self.head.epoch)]
 
     def _index(self, record: rec.Record, row: Row) -> None:
         match record:
@@ -184,9 +196,16 @@ class Journal:
             case rec.RunDone() | rec.RunFailed() | rec.RunCancelled() | rec.RunBlocked() | rec.RunWaiting():
                 self.verdict = record
             case _ if isinstance(record, STEP_KINDS):
-                history = self.histories.get(record.step_id)
-                if history is None:
-                    history = self.histories[record.step_id] = History()
-                history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)
+                self._fold_step(record, row)
             case _:
                 pass
+
+    def _fold_step(self, record: rec.Record, row: Row) -> None:
+        history = self.histories.get(record.step_id)
+        if history is None:
+            history = self.histories[record.step_id] = History()
+        history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)
+        if history.effect and not isinstance(record, rec.StepDone):
+            self._unsettled[record.step_id] = history
+        elif self._unsettled:
+            self._unsettled.pop(record.step_id, None)

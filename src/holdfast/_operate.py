@@ -19,13 +19,6 @@ MAX_TRIES = 20
 """How often a verb is tried again when the run moves under it."""
 
 
-class Unsaid:
-    """The type of a word that was not said; None is a result like any other."""
-
-
-UNSAID = Unsaid()
-
-
 def somebody() -> str:
     """Who acts, when nobody said: the user of this machine."""
     try:
@@ -36,7 +29,7 @@ def somebody() -> str:
 
 def resolve(engine: Engine, run_id: str, step_id: str, *, landed: object, not_landed: bool, by: str, reason: str) -> str:
     """Settle a doubt; gives what happens next, in words."""
-    if isinstance(landed, Unsaid) == (not not_landed):
+    if (landed is not ...) == not_landed:
         raise Refusal("say either that it landed, with its result, or that it did not; nothing was changed")
     verdict = "not_landed" if not_landed else "landed"
     value = None if not_landed else json.dumps(landed, ensure_ascii=False)

@@ -243,6 +243,7 @@ def _shape(cls: type[Record]) -> _Shape:
 
 
 _SHAPES = {cls: _shape(cls) for cls in KINDS.values()}
+_decode = json.JSONDecoder().decode
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
 
 
@@ -262,6 +263,6 @@ def from_parts(*, kind: str, step_id: str, body: bytes, value: bytes | None, arg
     if cls is None:
         raise ValueError(f"unknown kind of record {kind!r}")
     try:
-        return cls(step_id=step_id, value=value, args=args, **json.loads(body))
+        return cls(step_id=step_id, value=value, args=args, **_decode(body.decode("utf-8", "surrogatepass")))
     except TypeError as error:
         raise ValueError(f"a {kind} record with other fields than this version knows: {error}") from error

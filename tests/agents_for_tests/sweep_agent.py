@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import json
 import os
 import signal
@@ -30,6 +31,8 @@ from holdfast import _records as rec
 RUN_ID = "sweep"
 NEEDS_A_PERSON = 75
 TIMED_OUT = "timed out"
+PATIENCE_S = 10
+"""A run takes a twentieth of a second; one that takes so long hangs, and says where."""
 
 folder = Path()
 
@@ -299,6 +302,7 @@ def obey(order: dict[str, Any]) -> int:
     folder = Path(order["folder"])
     log = os.open(folder / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 2)
+    faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
     try:
         BREAKS[order.get("broken", "")]()
         if "failpoint" in order:

@@ -17,7 +17,6 @@ class Exit(IntEnum):
     DAMAGED = 4
     STORE = 5
     INTERRUPTED = 130
-    PIPE_CLOSED = 141
 
 
 MEANINGS = {

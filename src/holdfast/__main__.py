@@ -1,0 +1,7 @@
+"""`python -m holdfast`: the command line where its script is not on the path."""
+
+import sys
+
+from holdfast.cli import main
+
+sys.exit(main())

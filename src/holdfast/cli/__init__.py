@@ -1,0 +1,82 @@
+"""The command line: the words of `Holdfast` as commands, for people and, with --json, for scripts."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.cli.document import error_document
+from holdfast.cli.exits import Exit, exit_of
+from holdfast.cli.wording import lines_of
+from holdfast.errors import HoldfastError, Unwinding
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry out one command and give its exit code. Our own errors are told in their words; others keep their traceback."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        _never_choke(stream)
+    try:
+        code = _carried_out(words)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.REFUSED
+    return code
+
+
+def _never_choke(stream: Any) -> None:
+    """A character that the encoding of the stream does not have is shown escaped."""
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="backslashreplace")
+
+
+def _carried_out(words: list[str]) -> int:
+    import typer
+
+    from holdfast.cli.commands import app
+
+    usage_error: Any = typer.BadParameter.__base__
+    as_json = "--json" in words
+    try:
+        _refuse_unreadable(words)
+        code = app(words, prog_name="holdfast", standalone_mode=False)
+    except (HoldfastError, Unwinding) as error:
+        return _told(error, exit_of(error), as_json=as_json)
+    except usage_error as error:
+        return _misunderstood(error, as_json=as_json)
+    except typer.Abort:
+        return Exit.INTERRUPTED
+    return int(code or Exit.FINE)
+
+
+def _refuse_unreadable(words: list[str]) -> None:
+    """What is not UTF-8 on the command line cannot be kept or looked for."""
+    import typer
+
+    for word in words:
+        try:
+            word.encode()
+        except UnicodeEncodeError:
+            raise typer.BadParameter(f"{word.encode('utf-8', 'surrogateescape')!r} is not UTF-8") from None
+
+
+def _told(error: BaseException, code: Exit, *, as_json: bool) -> int:
+    if as_json:
+        print(error_document(error, str(error)))
+    else:
+        print("\n  ".join(lines_of(f"holdfast: {error}")), file=sys.stderr)
+    return code
+
+
+def _misunderstood(error: Any, *, as_json: bool) -> int:
+    """What typer could not make sense of; bare `holdfast` comes here too, and its text is the help."""
+    if as_json:
+        print(error_document(error, error.format_message()))
+    else:
+        error.show()
+    return Exit.USAGE

@@ -1,0 +1,512 @@
+"""An effect of which it is not known whether it happened: after a crash and after an error, by all five actions, for `def` and `async def`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from agents_for_tests import bank as banking
+from agents_for_tests.bank import Bank
+from agents_for_tests.buyer import DOUBTS, QUICK, buyer, charging
+from agents_for_tests.sites import HandClock, WatchedMemory, eventually
+from holdfast.errors import Refusal, StoreError
+from holdfast.stores.memory import MemoryStore
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def bank() -> Iterator[Bank]:
+    with Bank() as opened:
+        yield opened
+
+
+@pytest.fixture
+def forgetful() -> Iterator[Bank]:
+    """A bank that takes a second request under the same key for a second charge."""
+    with Bank(remembers_keys=False) as opened:
+        yield opened
+
+
+@pytest.fixture
+def store() -> WatchedMemory:
+    return WatchedMemory()
+
+
+@pytest.fixture
+def app(store: WatchedMemory) -> Iterator[hf.Holdfast]:
+    with hf.Holdfast(store) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["async", "def"])
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def paying(bank: Bank) -> Callable[[str], str]:
+    return lambda order: banking.charge(bank.port, order, hf.key())
+
+
+def looking(bank: Bank) -> Callable[[str], hf.Verdict[str]]:
+    def look(order: str) -> hf.Verdict[str]:
+        found = banking.find(bank.port, order)
+        return hf.Landed(found) if found else hf.NotLanded()
+
+    return look
+
+
+def crash(app: hf.Holdfast, store: WatchedMemory, agent: Any) -> None:
+    """Run until the outcome of the effect would be written, and lose it: what a crash leaves behind."""
+    store.trips_at = "step.done"
+    with pytest.raises(StoreError):
+        app.run(agent, "o-1", run_id="r")
+
+
+def kinds(app: hf.Holdfast) -> list[str]:
+    loaded = app.store.load("r")
+    assert loaded is not None
+    return [row.kind for row in loaded[1]]
+
+
+def killed(store: Path, bank: Bank, mode: str, doubt: str, death: str) -> None:
+    """A process of its own that dies by SIGKILL in the body of its effect."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), str(HERE)])}
+    done = subprocess.run(
+        [sys.executable, "-m", "agents_for_tests.buyer", str(store), str(bank.port), mode, doubt, death],
+        env=env, capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+
+
+# --- after a crash --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("death", ["before", "after"])
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_a_process_killed_inside_an_effect_never_charges_twice(tmp_path: Path, bank: Bank, mode: str, doubt: str, death: str) -> None:
+    killed(tmp_path / "runs.db", bank, mode, doubt, death)
+    agent = buyer(mode, doubt, bank.port)
+    with hf.Holdfast(tmp_path / "runs.db") as app:
+        if doubt == "ask":
+            with pytest.raises(hf.RunWaiting):
+                app.run(agent, "o-1", run_id="r", wait=False)
+        elif doubt == "fail":
+            with pytest.raises(hf.InDoubt):
+                app.run(agent, "o-1", run_id="r", wait=False)
+        else:
+            assert app.run(agent, "o-1", run_id="r", wait=False) == "r-1"
+    settles = doubt in ("resend", "verify", "reset")
+    assert bank.charged == ["o-1"] * (settles or death == "after")
+
+
+def test_without_a_memory_of_keys_a_resend_does_charge_twice(app: hf.Holdfast, store: WatchedMemory, forgetful: Bank, mode: str) -> None:
+    """The negative control: the ledger does show a repetition where there is one."""
+    agent = charging(mode, paying(forgetful), "resend", retry=QUICK)
+    crash(app, store, agent)
+    assert app.run(agent, "o-1", run_id="r") == "r-2"
+    assert forgetful.charged == ["o-1", "o-1"]
+
+
+def test_resend_sends_the_same_key_again(app: hf.Holdfast, store: WatchedMemory, bank: Bank, mode: str) -> None:
+    agent = charging(mode, paying(bank), "resend", retry=QUICK)
+    crash(app, store, agent)
+    assert app.run(agent, "o-1", run_id="r") == "r-1"
+    assert len(bank.seen) == 2
+    assert len(set(bank.seen)) == 1
+    assert bank.charged == ["o-1"]
+
+
+def test_resend_after_the_key_was_forgotten_asks_a_person(store: WatchedMemory, forgetful: Bank, mode: str) -> None:
+    clock = HandClock()
+    agent = charging(mode, paying(forgetful), hf.resend(within="1h"), retry=QUICK)
+    with hf.Holdfast(store, clock=clock) as app:
+        crash(app, store, agent)
+        clock.ahead_s = 3_601
+        with pytest.raises(hf.RunWaiting, match="charge"):
+            app.run(agent, "o-1", run_id="r", wait=False)
+        assert forgetful.charged == ["o-1"]
+        app.resolve("r", "1", landed="r-1", by="ann")
+        assert app.run(agent, "o-1", run_id="r", wait=False) == "r-1"
+    assert forgetful.charged == ["o-1"]
+
+
+def test_resend_counts_from_the_first_intent_not_from_the_latest(store: WatchedMemory, forgetful: Bank, mode: str) -> None:
+    clock = HandClock()
+    agent = charging(mode, paying(forgetful), hf.resend(within="1h"), retry=QUICK)
+    with hf.Holdfast(store, clock=clock) as app:
+        crash(app, store, agent)
+        clock.ahead_s = 1_900
+        crash(app, store, agent)
+        clock.ahead_s = 3_800
+        with pytest.raises(hf.RunWaiting):
+            app.run(agent, "o-1", run_id="r", wait=False)
+    assert len(forgetful.seen) == 2
+
+
+def test_verify_takes_what_the_probe_found(app: hf.Holdfast, store: WatchedMemory, forgetful: Bank, mode: str) -> None:
+    agent = charging(mode, paying(forgetful), hf.verify(looking(forgetful), settle=0))
+    crash(app, store, agent)
+    assert app.run(agent, "o-1", run_id="r") == "r-1"
+    assert forgetful.charged == ["o-1"]
+    assert app.history("r")[-2].note == '"r-1"'
+
+
+def test_verify_runs_the_effect_that_did_not_land(app: hf.Holdfast, store: WatchedMemory, forgetful: Bank, mode: str) -> None:
+    forgetful.plan.append("drops, 200")
+    agent = charging(mode, paying(forgetful), hf.verify(looking(forgetful), settle=0))
+    crash(app, store, agent)
+    assert app.run(agent, "o-1", run_id="r") == "r-1"
+    assert forgetful.charged == ["o-1"]
+
+
+def raising(_: str) -> hf.Verdict[str]:
+    raise OSError("the bank is closed")
+
+
+def silly(_: str) -> Any:
+    return True
+
+
+def unsure(_: str) -> hf.Verdict[str]:
+    return hf.Unknown("two charges look alike")
+
+
+def unkept(_: str) -> Any:
+    return hf.Landed(object())
+
+
+PROBES = [(raising, "the bank is closed"), (silly, "bool"), (unsure, "look alike"), (unkept, "cannot be kept")]
+
+
+@pytest.mark.parametrize(("probe", "said"), PROBES, ids=["raises", "nonsense", "unknown", "unkept"])
+def test_a_probe_that_does_not_know_leaves_it_to_a_person(app: hf.Holdfast, bank: Bank, mode: str, probe: Any, said: str) -> None:
+    bank.plan.append("lands, 500")
+    agent = charging(mode, paying(bank), hf.verify(probe, settle=0))
+    with pytest.raises(hf.RunWaiting):
+        app.run(agent, "o-1", run_id="r", wait=False)
+    assert said in app.inbox()[0].what
+    assert len(bank.seen) == 1
+    app.resolve("r", "1", landed="r-1", by="ann")
+    assert app.run(agent, "o-1", run_id="r", wait=False) == "r-1"
+    assert bank.charged == ["o-1"]
+
+
+def test_a_probe_that_takes_too_long_leaves_it_to_a_person(app: hf.Holdfast, bank: Bank) -> None:
+    async def endless(order: str) -> hf.Verdict[str]:
+        await asyncio.sleep(60)
+        return hf.NotLanded()
+
+    bank.plan.append("lands, 500")
+    agent = charging("async", paying(bank), hf.verify(endless, settle=0), timeout=0.1)
+    with pytest.raises(hf.RunWaiting):
+        app.run(agent, "o-1", run_id="r", wait=False)
+    assert "TimeoutError" in app.inbox()[0].what
+    assert bank.charged == ["o-1"]
+
+
+def test_inconclusive_verdicts_are_recorded(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+    bank.plan.append("lands, 500")
+    with pytest.raises(hf.RunWaiting):
+        app.run(charging(mode, paying(bank), hf.verify(unsure, settle=0)), "o-1", run_id="r", wait=False)
+    notes = [line.note for line in app.history("r") if line.state == "doubt settled"]
+    assert notes == ["unknown says probe: the probe does not know: two charges look alike"]
+
+
+def test_not_landed_is_believed_only_after_the_settling_time(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+    sent: list[float] = []
+    probed: list[float] = []
+
+    def pay(order: str) -> str:
+        sent.append(time.monotonic())
+        return banking.charge(bank.port, order, hf.key())
+
+    def look(order: str) -> hf.Verdict[str]:
+        probed.append(time.monotonic())
+        return looking(bank)(order)
+
+    bank.plan.append("drops, 500")
+    assert app.run(charging(mode, pay, hf.verify(look, settle=0.3), retry=QUICK), "o-1", run_id="r") == "r-1"
+    assert probed[-1] - sent[0] >= 0.29
+    assert bank.charged == ["o-1"]
+
+
+def test_a_settling_time_that_is_over_is_not_waited_for_again(store: WatchedMemory, bank: Bank, mode: str) -> None:
+    clock = HandClock()
+    agent = charging(mode, paying(bank), hf.verify(looking(bank), settle="1h"))
+    with hf.Holdfast(store, clock=clock) as app:
+        crash(app, store, agent)
+        clock.ahead_s = 3_601
+        assert app.run(agent, "o-1", run_id="r") == "r-1"
+    assert bank.charged == ["o-1"]
+
+
+def seldom_dead(store: WatchedMemory, agent: Any, probed: list[float]) -> float:
+    """Take a run over from an owner that fell silent but is not proven dead; gives the moment of the takeover."""
+    with hf.Holdfast(store, lease=0.2) as silent:
+        crash(silent, store, agent)
+    with hf.Holdfast(store, lease=0.2) as app:
+        app.run(agent, "o-1", run_id="r")
+        taken = next(line for line in app.history("r") if line.state == "run resumed")
+    assert probed
+    return taken.at_us / 1e6
+
+
+def test_not_landed_is_not_believed_before_lease_plus_timeout_of_an_owner_that_may_live(store: WatchedMemory, bank: Bank) -> None:
+    probed: list[float] = []
+
+    def look(order: str) -> hf.Verdict[str]:
+        probed.append(time.time())
+        return looking(bank)(order)
+
+    bank.plan.append("drops, 200")
+    agent = charging("async", paying(bank), hf.verify(look, settle=0), timeout=0.3)
+    taken_s = seldom_dead(store, agent, probed)
+    assert probed[-1] - taken_s >= 0.2 + 0.3 - 0.01
+    assert bank.charged == ["o-1"]
+
+
+def test_that_an_owner_may_live_is_remembered_by_whoever_takes_the_run_next(store: WatchedMemory, bank: Bank) -> None:
+    """The first to take it over is merely the first: the request of the silent owner is still under way for the second too."""
+    probed: list[float] = []
+
+    def look(order: str) -> hf.Verdict[str]:
+        probed.append(time.time())
+        return looking(bank)(order)
+
+    bank.plan.append("drops, 200")
+    agent = charging("async", paying(bank), hf.verify(look, settle=0), timeout=0.6)
+    with hf.Holdfast(store, lease=0.2) as silent:
+        crash(silent, store, agent)
+    with hf.Holdfast(store, lease=0.2) as operator:
+        eventually(lambda: operator.engine.observer.life_of(str(operator.show("r").owner)) == "expired")
+        operator.resume("r", by="ann")
+    with hf.Holdfast(store, lease=0.2) as app:
+        app.run(agent, "o-1", run_id="r")
+        taken = next(line for line in app.history("r") if line.state == "run resumed")
+    assert probed[-1] - taken.at_us / 1e6 >= 0.2 + 0.6 - 0.01
+
+
+def test_a_reset_waits_too_for_an_owner_that_may_live(store: WatchedMemory, bank: Bank) -> None:
+    """Otherwise: reset, run again, and the first request arrives after both."""
+    called: list[float] = []
+    agent = charging("async", paying(bank), hf.reset(lambda order: called.append(time.time())), timeout=0.3)
+    taken_s = seldom_dead(store, agent, called)
+    assert called[0] - taken_s >= 0.2 + 0.3 - 0.01
+
+
+def test_reset_is_called_then_the_effect_runs(app: hf.Holdfast, store: WatchedMemory, bank: Bank, mode: str) -> None:
+    def take_back(order: str) -> None:
+        bank.ledger.clear()
+
+    agent = charging(mode, paying(bank), hf.reset(take_back))
+    crash(app, store, agent)
+    assert bank.charged == ["o-1"]
+    assert app.run(agent, "o-1", run_id="r") == "r-1"
+    assert bank.charged == ["o-1"]
+    assert len(bank.seen) == 2
+
+
+def test_a_reset_that_fails_leaves_it_to_a_person(app: hf.Holdfast, store: WatchedMemory, bank: Bank, mode: str) -> None:
+    def broken(order: str) -> None:
+        raise OSError("cannot take it back")
+
+    agent = charging(mode, paying(bank), hf.reset(broken))
+    crash(app, store, agent)
+    with pytest.raises(hf.RunWaiting):
+        app.run(agent, "o-1", run_id="r", wait=False)
+    assert "cannot take it back" in app.inbox()[0].what
+    assert len(bank.seen) == 1
+
+
+# --- a person -------------------------------------------------------------------------------------------------------
+
+
+def asked(app: hf.Holdfast, store: WatchedMemory, bank: Bank, mode: str) -> Any:
+    agent = charging(mode, paying(bank), "ask")
+    crash(app, store, agent)
+    with pytest.raises(hf.RunWaiting):
+        app.run(agent, "o-1", run_id="r", wait=False)
+    return agent
+
+
+def test_a_person_says_landed_and_the_run_goes_on_with_that_result(app: hf.Holdfast, store: WatchedMemory, bank: Bank, mode: str) -> None:
+    agent = asked(app, store, bank, mode)
+    app.resolve("r", "1", landed="r-9", by="ann", reason="seen in the bank")
+    assert app.run(agent, "o-1", run_id="r") == "r-9"
+    assert bank.charged == ["o-1"]
+    assert app.show("r").status == "done"
+
+
+def test_a_person_says_not_landed_and_the_effect_is_run(app: hf.Holdfast, store: WatchedMemory, bank: Bank, mode: str) -> None:
+    bank.plan.append("drops, 200")
+    agent = asked(app, store, bank, mode)
+    app.resolve("r", "1", not_landed=True, by="ann")
+    assert app.run(agent, "o-1", run_id="r") == "r-1"
+    assert bank.charged == ["o-1"]
+
+
+def test_a_run_that_waits_asks_again_and_again_and_never_runs_the_effect(
+    app: hf.Holdfast, store: WatchedMemory, bank: Bank, mode: str
+) -> None:
+    agent = asked(app, store, bank, mode)
+    for _ in range(3):
+        with pytest.raises(hf.RunWaiting):
+            app.run(agent, "o-1", run_id="r", wait=False)
+    assert bank.seen == bank.seen[:1]
+    assert kinds(app).count("doubt.opened") == 1
+
+
+def test_a_result_of_the_wrong_type_is_put_to_the_person_again(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+    bank.plan.append("lands, 500")
+
+    def pay(order: str) -> int:
+        return len(banking.charge(bank.port, order, hf.key()))
+
+    agent = charging(mode, pay, "ask", returns=int)
+    with pytest.raises(hf.RunWaiting):
+        app.run(agent, "o-1", run_id="r", wait=False)
+    app.resolve("r", "1", landed="not a number", by="ann")
+    with pytest.raises(hf.RunWaiting):
+        app.run(agent, "o-1", run_id="r", wait=False)
+    assert "does not fit" in app.inbox()[0].what
+    app.resolve("r", "1", landed=3, by="ann")
+    assert app.run(agent, "o-1", run_id="r", wait=False) == "3"
+    assert bank.charged == ["o-1"]
+
+
+def test_resolving_twice_is_refused(app: hf.Holdfast, store: WatchedMemory, bank: Bank, mode: str) -> None:
+    asked(app, store, bank, mode)
+    app.resolve("r", "1", landed="r-1", by="ann")
+    before = kinds(app)
+    with pytest.raises(Refusal, match="ann said landed"):
+        app.resolve("r", "1", not_landed=True, by="bob")
+    assert kinds(app) == before
+
+
+def test_a_step_that_is_not_in_doubt_cannot_be_resolved(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+    app.run(charging(mode, paying(bank), "ask"), "o-1", run_id="r")
+    for step in ("1", "2"):
+        with pytest.raises(Refusal, match="nothing was changed"):
+            app.resolve("r", step, not_landed=True, by="ann")
+    with pytest.raises(Refusal, match="either"):
+        app.resolve("r", "1", by="ann")
+    with pytest.raises(Refusal, match="either"):
+        app.resolve("r", "1", landed="x", not_landed=True, by="ann")
+
+
+def test_a_word_that_cannot_be_kept_is_refused(app: hf.Holdfast, store: WatchedMemory, bank: Bank) -> None:
+    asked(app, store, bank, "async")
+    with pytest.raises(Refusal, match="nothing was changed"):
+        app.resolve("r", "1", landed=object(), by="ann")
+
+
+def test_a_run_that_is_waited_for_goes_on_when_a_person_has_spoken(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+    bank.plan.append("lands, 500")
+    agent = charging(mode, paying(bank), "ask")
+
+    async def both() -> str:
+        handle = await app.start(agent, "o-1", run_id="r")
+        await asyncio.to_thread(eventually, lambda: app.store.head("r") and app.show("r").status == "waiting")
+        app.resolve("r", "1", landed="r-1", by="ann")
+        return str(await handle.result(timeout=10))
+
+    assert asyncio.run(both()) == "r-1"
+    assert bank.charged == ["o-1"]
+
+
+# --- fail -----------------------------------------------------------------------------------------------------------
+
+
+def test_fail_raises_in_doubt_live_and_again_until_resolved(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+    bank.plan.append("lands, 500")
+    agent = charging(mode, paying(bank), "fail")
+    for _ in range(3):
+        with pytest.raises(hf.InDoubt, match="charge"):
+            app.run(agent, "o-1", run_id="r")
+        assert app.show("r").status == "failed"
+    assert len(bank.seen) == 1
+
+
+def test_a_failed_run_goes_on_at_once_when_its_doubt_is_resolved(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+    bank.plan.append("lands, 500")
+    agent = charging(mode, paying(bank), "fail")
+    with pytest.raises(hf.InDoubt):
+        app.run(agent, "o-1", run_id="r")
+    app.resolve("r", "1", landed="r-1", by="ann")
+    assert app.run(agent, "o-1", run_id="r") == "r-1"
+    assert bank.charged == ["o-1"]
+
+
+def test_a_failed_run_repeats_the_effect_when_a_person_says_it_did_not_land(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+    bank.plan.append("drops, 500")
+    agent = charging(mode, paying(bank), "fail")
+    with pytest.raises(hf.InDoubt):
+        app.run(agent, "o-1", run_id="r")
+    app.resolve("r", "1", not_landed=True, by="ann")
+    assert app.run(agent, "o-1", run_id="r") == "r-1"
+    assert bank.charged == ["o-1"]
+
+
+def catching(bank: Bank, mode: str) -> Any:
+    effect: Any = hf.effect(in_doubt="fail", name="charge")
+
+    if mode == "async":
+
+        @effect  # type: ignore[untyped-decorator]
+        async def charge(order: str) -> str:
+            return banking.charge(bank.port, order, hf.key())
+
+        @hf.agent
+        async def careless(order: str) -> str:
+            try:
+                return str(await charge(order))
+            except hf.InDoubt:
+                return "whatever"
+
+        return careless
+
+    @effect  # type: ignore[untyped-decorator]
+    def charge_blocking(order: str) -> str:
+        return banking.charge(bank.port, order, hf.key())
+
+    @hf.agent(name="careless")
+    def careless_blocking(order: str) -> str:
+        try:
+            return str(charge_blocking(order))
+        except hf.InDoubt:
+            return "whatever"
+
+    return careless_blocking
+
+
+def test_an_agent_that_catches_the_doubt_is_not_done_until_it_is_resolved(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+    bank.plan.append("lands, 500")
+    agent = catching(bank, mode)
+    for _ in range(2):
+        with pytest.raises(hf.RunWaiting):
+            app.run(agent, "o-1", run_id="r", wait=False)
+        assert app.show("r").status == "waiting"
+    app.resolve("r", "1", landed="r-1", by="ann")
+    assert app.run(agent, "o-1", run_id="r", wait=False) == "whatever"
+    assert app.show("r").status == "done"
+    assert bank.charged == ["o-1"]
+
+
+def test_a_memory_store_never_proves_a_death() -> None:
+    """What the tests of silent owners rest on."""
+    store = MemoryStore()
+    store.enroll("a")
+    pulse = store.pulse("a")
+    assert pulse is not None
+    assert not pulse.dead

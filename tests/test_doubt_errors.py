@@ -1,0 +1,199 @@
+"""What the errors of an effect mean: its answer, that it did not happen, or a doubt; for `def` and `async def`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from agents_for_tests import bank as banking
+from agents_for_tests.bank import Bank
+from agents_for_tests.buyer import DOUBTS, QUICK, buyer, charging
+from agents_for_tests.sites import WatchedMemory
+
+LANDED_ERRORS = ("lands, 500", "lands, 503", "lands, reset")
+LOST_ERRORS = ("drops, 500", "drops, reset")
+
+
+@pytest.fixture
+def bank() -> Iterator[Bank]:
+    with Bank() as opened:
+        yield opened
+
+
+@pytest.fixture
+def app() -> Iterator[hf.Holdfast]:
+    with hf.Holdfast(WatchedMemory()) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["async", "def"])
+def mode(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def paying(bank: Bank) -> Callable[[str], str]:
+    return lambda order: banking.charge(bank.port, order, hf.key())
+
+
+def kinds(app: hf.Holdfast) -> list[str]:
+    loaded = app.store.load("r")
+    assert loaded is not None
+    return [row.kind for row in loaded[1]]
+
+
+def unsure(_: str) -> hf.Verdict[str]:
+    return hf.Unknown("two charges look alike")
+
+
+@pytest.mark.parametrize("word", [*LANDED_ERRORS, *LOST_ERRORS])
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_an_ambiguous_error_is_a_doubt(app: hf.Holdfast, bank: Bank, mode: str, doubt: str, word: str) -> None:
+    bank.plan.append(word)
+    agent = buyer(mode, doubt, bank.port)
+    if doubt in ("ask", "fail"):
+        with pytest.raises(hf.RunWaiting if doubt == "ask" else hf.InDoubt):
+            app.run(agent, "o-1", run_id="r", wait=False)
+        assert bank.charged.count("o-1") == (word in LANDED_ERRORS)
+    else:
+        app.run(agent, "o-1", run_id="r", wait=False)
+        assert bank.charged.count("o-1") == 1
+    assert len(bank.seen) <= 3
+
+
+def test_a_timeout_of_the_client_is_a_doubt(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+    bank.plan.append("lands, silence")
+
+    def pay(order: str) -> str:
+        return banking.charge(bank.port, order, hf.key(), timeout_s=0.1)
+
+    with pytest.raises(hf.RunWaiting):
+        app.run(charging(mode, pay, "ask"), "o-1", run_id="r", wait=False)
+    assert "TimeoutError" in app.inbox()[0].what or "timed out" in app.inbox()[0].what
+    assert bank.charged == ["o-1"]
+
+
+@pytest.mark.parametrize(
+    "error", [TimeoutError(), ConnectionResetError(), BrokenPipeError(), ValueError("bug"), KeyError("x"), Exception()]
+)
+def test_any_other_error_is_a_doubt(app: hf.Holdfast, mode: str, error: Exception) -> None:
+    calls: list[str] = []
+
+    def pay(order: str) -> str:
+        calls.append(order)
+        raise error
+
+    with pytest.raises(hf.RunWaiting):
+        app.run(charging(mode, pay, "ask", retry=QUICK), "o-1", run_id="r", wait=False)
+    assert calls == ["o-1"]
+    assert app.inbox()[0].kind == "doubt"
+
+
+def test_a_doubt_whose_retries_are_used_up_raises_in_doubt(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+    bank.plan.extend(["drops, 500"] * 3)
+    agent = charging(mode, paying(bank), "resend", retry=QUICK)
+    with pytest.raises(hf.InDoubt, match="500"):
+        app.run(agent, "o-1", run_id="r")
+    assert len(bank.seen) == QUICK.attempts
+    assert len(set(bank.seen)) == 1
+
+
+def test_a_run_that_failed_in_doubt_goes_on_when_it_is_run_again(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+    bank.plan.extend(["lands, 500"] * 3)
+    agent = charging(mode, paying(bank), "resend", retry=QUICK)
+    with pytest.raises(hf.InDoubt):
+        app.run(agent, "o-1", run_id="r")
+    assert app.run(agent, "o-1", run_id="r") == "r-1"
+    assert bank.charged == ["o-1"]
+
+
+# --- errors that say it did not happen ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 429])
+def test_a_client_error_says_that_nothing_happened(app: hf.Holdfast, bank: Bank, mode: str, status: int) -> None:
+    bank.plan.extend([f"drops, {status}"] * 2)
+    agent = charging(mode, paying(bank), "ask", retry=hf.Retry(attempts=3, base=0, on=banking.HttpError))
+    assert app.run(agent, "o-1", run_id="r", wait=False) == "r-1"
+    assert "doubt.opened" not in kinds(app)
+    assert [line.state for line in app.history("r") if line.step_id] == ["attempt failed", "attempt failed", "done"]
+
+
+def unresolvable(_: str) -> str:
+    return banking.http.client.HTTPConnection("no-such-host.invalid").request("GET", "/")  # type: ignore[return-value,func-returns-value]
+
+
+def refused(_: str) -> str:
+    return banking.charge(banking.closed_port(), "o-1", hf.key())
+
+
+def declined(_: str) -> str:
+    raise hf.NotLanded("closed today")
+
+
+@pytest.mark.parametrize("pay", [unresolvable, refused, declined])
+def test_what_was_never_reached_fails_without_a_doubt(app: hf.Holdfast, mode: str, pay: Any) -> None:
+    with pytest.raises(Exception) as raised:  # noqa: PT011 (three different errors)
+        app.run(charging(mode, pay, "ask"), "o-1", run_id="r", wait=False)
+    assert not isinstance(raised.value, hf.InDoubt | hf.RunWaiting)
+    assert app.show("r").status == "failed"
+    assert app.inbox() == []
+
+
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_a_failed_run_whose_effect_did_not_happen_runs_it_again(app: hf.Holdfast, bank: Bank, mode: str, doubt: str) -> None:
+    bank.plan.append("drops, 404")
+    agent = buyer(mode, doubt, bank.port)
+    with pytest.raises(hf.StepFailed):
+        app.run(agent, "o-1", run_id="r")
+    assert app.inbox() == []
+    assert app.run(agent, "o-1", run_id="r", wait=False) == "r-1"
+    assert bank.charged == ["o-1"]
+
+
+class Declined(Exception):
+    """The bank's answer."""
+
+
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_an_error_in_raises_is_the_answer(app: hf.Holdfast, mode: str, doubt: str) -> None:
+    calls: list[str] = []
+
+    def pay(order: str) -> str:
+        calls.append(order)
+        if len(calls) == 1:
+            raise Declined("no money")
+        return "r-1"
+
+    in_doubt: Any = {"verify": hf.verify(unsure), "reset": hf.reset(lambda order: None)}.get(doubt, doubt)
+    agent = charging(mode, pay, in_doubt, raises=Declined)
+    with pytest.raises(Declined, match="no money"):
+        app.run(agent, "o-1", run_id="r")
+    assert calls == ["o-1"]
+    assert app.inbox() == []
+    assert app.run(agent, "o-1", run_id="r", wait=False) == "r-1"
+
+
+def test_the_same_call_under_a_new_number_cannot_step_around_a_doubt(app: hf.Holdfast, bank: Bank) -> None:
+    bank.plan.append("lands, 500")
+
+    @hf.effect(in_doubt="fail")
+    async def charge(order: str) -> str:
+        return banking.charge(bank.port, order, hf.key())
+
+    @hf.agent
+    async def stubborn(order: str) -> str:
+        try:
+            return await charge(order)
+        except hf.InDoubt:
+            return await charge(order)
+
+    with pytest.raises(hf.RunWaiting):
+        app.run(stubborn, "o-1", run_id="r", wait=False)
+    assert len(bank.seen) == 1
+    app.resolve("r", "1", landed="r-1", by="ann")
+    app.resolve("r", "2", landed="r-1", by="ann")
+    assert app.run(stubborn, "o-1", run_id="r", wait=False) == "r-1"
+    assert bank.charged == ["o-1"]
