@@ -510,3 +510,11 @@ def test_a_memory_store_never_proves_a_death() -> None:
     pulse = store.pulse("a")
     assert pulse is not None
     assert not pulse.dead
+
+
+def test_a_cancelled_run_is_not_opened_again_by_resolving_its_doubt(app: hf.Holdfast, store: WatchedMemory, bank: Bank, mode: str) -> None:
+    asked(app, store, bank, mode)
+    app.cancel("r", by="ann")
+    with pytest.raises(Refusal, match="cancelled"):
+        app.resolve("r", "1", landed="r-1", by="bob")
+    assert app.show("r").status == "cancelled"

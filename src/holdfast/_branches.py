@@ -67,7 +67,7 @@ def gather(*branches: Awaitable[T], errors: Literal["return"]) -> Coroutine[Any,
 def gather(*branches: Awaitable[Any], errors: Errors = "raise") -> Coroutine[Any, Any, tuple[Any, ...]]:
     """Wait for all branches; give their results in order, or raise the error of the lowest."""
     scope = async_scope("gather")
-    step_id = scope.reserve()
+    step_id = reserved_group(scope, "gather")
     starts = [_branch(scope, f"{step_id}.{index}", _awaited, branch) for index, branch in enumerate(branches, 1)]
     return _gathered(scope, starts, errors)
 
@@ -85,7 +85,7 @@ def map(
 ) -> Coroutine[Any, Any, list[Any]]:
     """Call `fn` for each item in a branch of its own, at most `limit` at a time."""
     scope = async_scope("map")
-    step_id = scope.reserve()
+    step_id = reserved_group(scope, "map")
     gate = asyncio.Semaphore(checked_limit(limit))
 
     async def one(item: Any) -> Any:
@@ -110,6 +110,15 @@ def first(*branches: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
     if not branches:
         raise Misuse("hf.first needs at least one branch")
     return _raced(scope, scope.reserve(), branches)
+
+
+def reserved_group(scope: Scope, verb: str) -> str:
+    """The step id of a group of branches, under which nothing is recorded itself: a step that was would never be asked for."""
+    step_id = scope.reserve()
+    history = scope.run.journal.histories.get(step_id)
+    if history is not None:
+        raise scope.run.stop(ReplayMismatch(scope.run.id, step_id, history.name or "hf.timeout", f"calls hf.{verb}"))
+    return step_id
 
 
 async def _awaited(branch: Awaitable[Any]) -> Any:
@@ -217,7 +226,7 @@ def recorded_winner(scope: Scope, step_id: str) -> tuple[int | None, int]:
     if history is None or history.outcome is None:
         return None, 0
     if history.name != RACE:
-        raise run.stop(ReplayMismatch(run.id, step_id, history.name, "calls hf.first"))
+        raise run.stop(ReplayMismatch(run.id, step_id, history.name or "hf.timeout", "calls hf.first"))
     return int(json.loads(history.outcome.value or b"0")), history.outcome_seq
 
 

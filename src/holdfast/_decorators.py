@@ -65,7 +65,7 @@ class Step(Declared):
             remedy = "Make the agent `async def`, or the step `def`"
             raise WrongMode(spec.name, run.started.agent, remedy)
         call = Call(spec, where, self._reserve(where, args, kwargs), args, kwargs)
-        return _awaiting(call) if spec.is_async else drive_blocking(_whole(call), run, where)
+        return _awaiting(call) if spec.is_async else drive_blocking(life(call), run, where)
 
     def _reserve(self, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The step id: a number of the scope's own, or the identity that the call brings."""
@@ -99,15 +99,7 @@ async def _awaiting(call: Call) -> Any:
     where = place.get()
     if isinstance(where, Scope):
         call.scope = where
-    return await drive_async(_whole(call), call.run, call.scope)
-
-
-def _whole(call: Call) -> Any:
-    """The life of a call, after which a call with an identity of its own counts as completed."""
-    result = yield from life(call)
-    if call.spec.call_id is not None:
-        call.home.completed_call(call.step_id)
-    return result
+    return await drive_async(life(call), call.run, call.scope)
 
 
 def checked_call_id(call_id: object) -> str:

@@ -143,7 +143,7 @@ def _resend(call: Call, doubt: Uncertain, action: Resend) -> Life[Move]:
 
 def _verify(call: Call, doubt: Uncertain, action: Verify) -> Life[Move]:
     yield Commit([_opened(call, doubt.reason, "verify")])
-    yield Pause(_settle_wait_s(call, action))
+    yield Pause(_settle_wait_s(call, action.settle_s))
     verdict, why = yield from _probe(call, action)
     reach("doubt.before_settle")
     match verdict:
@@ -181,17 +181,18 @@ def _probe(call: Call, action: Verify) -> Life[tuple[object, str]]:
     return None, f"the probe returned {type(verdict).__name__} instead of Landed, NotLanded or Unknown"
 
 
-def _settle_wait_s(call: Call, action: Verify) -> float:
+def _settle_wait_s(call: Call, settle_s: float) -> float:
     """How long until "not landed" can be believed: the request may still be under way, and so may an owner that only seems dead."""
-    run = call.run
-    believable_us = call.started_us() + action.settle_s * 1e6
-    if not run.proven:
-        believable_us = max(believable_us, run.claimed_us + (run.lease_s + (call.spec.timeout_s or 0.0)) * 1e6)
+    run, grace_us = call.run, (call.run.lease_s + (call.spec.timeout_s or 0.0)) * 1e6
+    began_epoch = run.journal.histories[call.step_id].started_epoch
+    silent_us = max((at_us + grace_us for epoch, at_us in run.journal.silences if epoch > began_epoch), default=0.0)
+    believable_us = max(call.started_us() + settle_s * 1e6, silent_us)
     return max(0.0, (believable_us - run.clock.now_us()) / 1e6)
 
 
 def _reset(call: Call, doubt: Uncertain, action: Reset) -> Life[Move]:
     yield Commit([_opened(call, doubt.reason, "reset")])
+    yield Pause(_settle_wait_s(call, 0.0))
     try:
         yield Invoke(Body(call), action.fn, call.args, call.kwargs, call.spec.timeout_s)
     except Exception as error:  # noqa: BLE001 (a reset that failed leaves the doubt where it was)

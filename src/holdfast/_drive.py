@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from . import _records as rec
 from ._commands import Commit, Hang, Invoke, Life, Pause, Turn, WaitForPerson
 from ._run import Run, Scope, Waiter, place
-from .errors import BranchLost, NotKept, Unwinding
+from .errors import BranchLost, NotKept, Parked, Unwinding
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ def drive_blocking(life: Life[T], run: Run, scope: Scope) -> T:
 
 def _enter(run: Run, scope: Scope) -> None:
     run.check()
-    if scope.lost and run.blocking:
+    if scope.lost and run.blocking and not run.turnstile.replaying:
         raise BranchLost
     with run.lock:
         run.in_progress += 1
@@ -211,7 +211,10 @@ async def _person_async(run: Run, scope: Scope, step_id: str) -> Any:
 def _person_blocking(run: Run, scope: Scope, step_id: str) -> Any:
     waiter = _waiting(run, scope, step_id)
     try:
-        run.park_if_stuck()
+        if run.blocking:
+            run.park_if_stuck()
+        else:
+            run.unwind(Parked())  # it would stop the event loop, and with it all other branches
         waiter.event.wait()
         return _woken(run, waiter)
     finally:

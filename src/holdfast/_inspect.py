@@ -167,13 +167,14 @@ def show_at(engine: Engine, run_id: str, step_id: str) -> CheckpointView:
     records = [(row, record) for row, record in verified(head, rows) if record.step_id == step_id]
     last_seq = records[-1][0].seq
     outcome = records[-1][1]
+    shown = next((line for line in reversed(mine) if line.call), mine[-1])
     return CheckpointView(
-        run_id=run_id, checkpoint=mine[-1],
+        run_id=run_id, checkpoint=shown,
         arguments=next((_json(record.args) for _, record in reversed(records) if record.args is not None), None),
         result=_json(outcome.value) if outcome.value is not None else None,
         error=getattr(outcome, "error", None), usage=list(getattr(outcome, "usage", ())),
         state={row.step_id: _json(row.value) for row in rows if row.kind == rec.StateSaved.kind and row.seq <= last_seq},
-        known=[line for line in lines if line.step_id and line.seq < mine[-1].seq],
+        known=[line for line in lines if line.step_id and line.seq < shown.seq],
     )  # fmt: skip
 
 
@@ -368,7 +369,10 @@ def _current(head: Head, lines: Sequence[Checkpoint]) -> Checkpoint | None:
     calls = {line.step_id: line for line in lines if line.call}
     unfinished = [line for line in calls.values() if line.state in ("started", "in doubt", "broken off")]
     last = max(unfinished or calls.values(), key=lambda line: line.seq, default=None)
-    return None if last is None or last.state == "done" else last
+    if last is None or last.state == "done":
+        return None
+    word = next((line for line in reversed(lines) if line.step_id == last.step_id), last)
+    return last if word.state != "doubt settled" else replace(last, state=word.state, note=word.note, at_us=word.at_us)
 
 
 def _waits(journal: Journal) -> str:

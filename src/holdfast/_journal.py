@@ -104,6 +104,9 @@ def verified(head: Head, rows: Sequence[Row]) -> Iterator[tuple[Row, rec.Record]
 
 
 def _compare_heads(stored: Head, computed: Head) -> None:
+    if stored.seq > computed.seq:
+        missing = f"the head says seq={stored.seq}, its records end at {computed.seq}: the others are missing"
+        raise Damaged(stored.run_id, computed.seq + 1, missing)
     for name, kept, expected in zip(Head._fields, stored, computed, strict=True):
         if kept != expected:
             seq = computed.seq + 1 if name in ("seq", "digest") else computed.seq
@@ -117,12 +120,13 @@ def _shown(value: object) -> str:
 class Journal:
     """The records of one run that this process knows, and the place where the next ones are sealed."""
 
-    __slots__ = ("_unsettled", "broken", "head", "histories", "started", "states", "takes", "times", "verdict")
+    __slots__ = ("_unsettled", "broken", "head", "histories", "silences", "started", "states", "takes", "times", "verdict")
 
     def __init__(self, run_id: str) -> None:
         self.head = empty_head(run_id)
         self.histories: dict[str, History] = {}
         self._unsettled: dict[str, History] = {}
+        self.silences: list[tuple[int, int]] = []
         self.states: dict[str, list[tuple[int, bytes]]] = {}
         self.times: dict[str, list[int]] = {}
         self.started: rec.RunStarted | None = None
@@ -178,9 +182,10 @@ class Journal:
         self.broken = LeaseLost(self.head.run_id)
         return self.broken
 
-    def open_doubts(self) -> list[tuple[str, History]]:
-        """The effects of which it is not known whether they happened."""
-        return [(step_id, history) for step_id, history in self._unsettled.items() if history.open_doubt(self.head.epoch)]
+    def open_doubts(self, *, ended: bool = False) -> list[tuple[str, History]]:
+        """The effects of which it is not known whether they happened; once the run has ended, what still runs is among them."""
+        epoch = self.head.epoch + 1 if ended else self.head.epoch
+        return [(step_id, history) for step_id, history in self._unsettled.items() if history.open_doubt(epoch)]
 
     def _index(self, record: rec.Record, row: Row) -> None:
         match record:
@@ -191,6 +196,8 @@ class Journal:
             case rec.RunStarted():
                 self.started = record
             case rec.RunResumed():
+                if record.silent:
+                    self.silences.append((row.epoch, row.at_us))
                 for step_id in record.cleared:
                     self.histories[step_id].clear_failure()
             case rec.RunDone() | rec.RunFailed() | rec.RunCancelled() | rec.RunBlocked() | rec.RunWaiting():

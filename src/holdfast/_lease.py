@@ -136,7 +136,7 @@ def cancel(run: Run, cancelled: Cancelled) -> None:
 
 def _settle(run: Run, body: rec.Json) -> None:
     history = run.journal.histories.get(body["step"])
-    if history is None or not history.open_doubt(run.journal.head.epoch):
+    if history is None or not history.open_doubt(run.journal.head.epoch) or not history.put_to_a_person():
         log.warning("run %s has no open doubt at step %s any more; the word of %s changes nothing", run.id, body["step"], body["by"])
         return
     value = body["value"].encode() if body.get("value") is not None else None

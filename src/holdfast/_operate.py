@@ -11,7 +11,7 @@ from . import _records as rec
 from ._decorators import Agent
 from ._inspect import loaded
 from ._journal import Journal
-from ._runner import Engine, Order
+from ._runner import Engine, Order, escaped, silent
 from .errors import LeaseLost, Refusal, UnknownAgent, Unwinding
 from .store import Head
 
@@ -32,16 +32,19 @@ def resolve(engine: Engine, run_id: str, step_id: str, *, landed: object, not_la
     if (landed is not ...) == not_landed:
         raise Refusal("say either that it landed, with its result, or that it did not; nothing was changed")
     verdict = "not_landed" if not_landed else "landed"
-    value = None if not_landed else json.dumps(landed, ensure_ascii=False)
+    value = None if not_landed else _encoded(landed)
     letter = {"step": step_id, "verdict": verdict, "value": value, "by": by, "reason": reason}
     data = None if value is None else value.encode()
     record = rec.DoubtSettled(step_id=step_id, verdict=verdict, by=by, reason=reason, value=data)
 
-    def still_open(journal: Journal) -> None:
+    def still_open(journal: Journal, *, owned: bool) -> None:
+        _refuse_final(journal.head)
         history = journal.histories.get(step_id)
         if history is None:
             raise Refusal(f"run {run_id!r} has no step {step_id!r}; nothing was changed. `holdfast inbox` lists the open doubts")
-        if not history.open_doubt(journal.head.epoch + 1):
+        if owned and not history.put_to_a_person():
+            raise Refusal(f"run {run_id!r} executes now and is finding out about step {step_id} by itself; nothing was changed")
+        if not history.open_doubt(journal.head.epoch if owned else journal.head.epoch + 1):
             raise Refusal(f"step {step_id} of run {run_id!r} is not in doubt{_settled_by(history.settled)}; nothing was changed")
 
     owned = _tell(engine, run_id, still_open, [record], kind="settle", letter=letter, why=f"resolve by {by}")
@@ -53,7 +56,8 @@ def resolve(engine: Engine, run_id: str, step_id: str, *, landed: object, not_la
 def cancel(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
     """Close a run for good; gives what happens next, in words."""
 
-    def not_final(journal: Journal) -> None:
+    def not_final(journal: Journal, *, owned: bool) -> None:
+        del owned
         _refuse_final(journal.head)
 
     record = rec.RunCancelled(by=by, reason=reason)
@@ -69,8 +73,7 @@ def resume(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
         _refuse_final(journal.head)
         if _is_owned(engine, journal.head):
             raise Refusal(f"run {run_id!r} executes now in {journal.head.owner}; nothing was changed")
-        cleared = journal.verdict.escaped if journal.head.status == "failed" and isinstance(journal.verdict, rec.RunFailed) else []
-        if _claimed(engine, journal, [rec.RunResumed(owner="", why=why, cleared=list(cleared))]):
+        if _claimed(engine, journal, [_resumed(engine, journal, why)]):
             return "the run is ready for whoever runs its agent next"
     raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
 
@@ -94,13 +97,18 @@ def _tell(engine: Engine, run_id: str, allowed: Any, records: list[rec.Record], 
     """Write the records as the run's own if nobody owns it, otherwise post a letter to its owner; True where it was a letter."""
     for _ in range(MAX_TRIES):
         journal = Journal.load(*loaded(engine, run_id))
-        allowed(journal)
-        if _is_owned(engine, journal.head):
+        owned = _is_owned(engine, journal.head)
+        allowed(journal, owned=owned)
+        if owned:
             engine.store.post(run_id, kind, json.dumps(letter).encode(), engine.clock.now_us())
             return True
-        if _claimed(engine, journal, [rec.RunResumed(owner="", why=why), *records]):
+        if _claimed(engine, journal, [_resumed(engine, journal, why), *records]):
             return False
     raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
+
+
+def _resumed(engine: Engine, journal: Journal, why: str) -> rec.RunResumed:
+    return rec.RunResumed(owner="", why=why, cleared=escaped(journal), silent=silent(engine, journal.head))
 
 
 def _claimed(engine: Engine, journal: Journal, records: list[rec.Record]) -> bool:
@@ -121,6 +129,13 @@ def _is_owned(engine: Engine, head: Head) -> bool:
 def _refuse_final(head: Head) -> None:
     if head.status in ("done", "cancelled"):
         raise Refusal(f"run {head.run_id!r} is {head.status} and stays so; nothing was changed")
+
+
+def _encoded(landed: object) -> str:
+    try:
+        return json.dumps(landed, ensure_ascii=False).encode().decode()
+    except (TypeError, ValueError) as error:
+        raise Refusal(f"the result that landed must be JSON ({error}); nothing was changed") from error
 
 
 def _settled_by(settled: rec.DoubtSettled | None) -> str:

@@ -44,13 +44,17 @@ class RunStarted(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResumed(Record):
-    """A process, or an operator's verb, took the run; `cleared` are the failures it goes behind."""
+    """A process, or an operator's verb, took the run; `cleared` are the failures it goes behind.
+
+    `silent` where the owner before was not proven dead: what it had begun may still be under way.
+    """
 
     kind = "run.resumed"
     owner: str
     why: str
     version: str = ""
     cleared: list[str] = field(default_factory=list)
+    silent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,8 @@ class History:
     trouble: rec.AttemptFailed | rec.StepBrokenOff | None = None
     doubt: rec.DoubtOpened | None = None
     settled: rec.DoubtSettled | None = None
+    answered: bool = False
+    unsure: bool = False
 
     def fold(self, record: rec.Record, *, seq: int, at_us: int, epoch: int) -> None:
         """Take one more record of this step into account."""
@@ -49,9 +51,11 @@ class History:
             case rec.StepStarted():
                 self._identify(record.name, record.fingerprint, effect=record.effect)
                 self.key, self.args = record.key, record.args
+                self.unsure = self._may_have_happened()
                 self.attempts, self.started_us, self.started_epoch = record.attempt, at_us, epoch
                 self.first_us = self.first_us or at_us
                 self.trouble = self.doubt = self.settled = None
+                self.answered = False
             case rec.AttemptFailed():
                 self._identify(record.name, record.fingerprint, effect=self.effect)
                 self.attempts, self.trouble = record.attempt, record
@@ -78,13 +82,14 @@ class History:
                 raise AssertionError(f"a {record.kind} record does not belong to a step")
 
     def clear_failure(self) -> None:
-        """Go behind a failure that had ended the run: the step is decided anew."""
+        """Go behind a failure that had ended the run: the step is decided anew. A failure without a doubt had said what is true."""
         if isinstance(self.outcome, rec.StepFailed):
+            self.answered = not self.outcome.doubt
             self.outcome, self.outcome_seq, self.attempts = None, 0, 0
 
     def open_doubt(self, epoch: int) -> bool:
         """Whether it is not known if this effect happened; an effect running in this very epoch is not a doubt."""
-        if not self.effect or (self.settled is not None and self.settled.verdict != "unknown"):
+        if not self.effect or self.answered or (self.settled is not None and self.settled.verdict != "unknown"):
             return False
         match self.outcome:
             case rec.StepDone():
@@ -97,6 +102,17 @@ class History:
             return True
         known_not = isinstance(self.trouble, rec.AttemptFailed) and self.trouble.landed == "no"
         return self.started_us > 0 and self.started_epoch < epoch and not known_not
+
+    def put_to_a_person(self) -> bool:
+        """Whether nobody but a person is to say what is true; otherwise whoever executes the run is finding out."""
+        return self.outcome is not None or self.doubt is None or self.doubt.action in ("ask", "fail")
+
+    def _may_have_happened(self) -> bool:
+        """Whether an attempt before this one was repeated under its key without having been found out."""
+        if self.answered or (self.settled is not None and self.settled.verdict == "not_landed"):
+            return False
+        known_not = isinstance(self.trouble, rec.AttemptFailed) and self.trouble.landed == "no"
+        return self.unsure or (self.started_us > 0 and not known_not)
 
     def _identify(self, name: str, fingerprint: str, *, effect: bool) -> None:
         self.name, self.fingerprint, self.effect = name, fingerprint, effect
@@ -161,7 +177,11 @@ Decision: TypeAlias = Execute | Return | Raise | Hang | Doubt | Landed | Mismatc
 
 def decide(history: History | None, *, name: str, fingerprint: str, effect: bool) -> Decision:
     """What to do with a call, given what the journal holds under its step id."""
-    if history is None or not history.name:
+    if history is None:
+        return Execute(1)
+    if isinstance(history.outcome, rec.TimeoutFired):
+        return Mismatch("hf.timeout")
+    if not history.name:
         return Execute(1)
     if (history.name, history.fingerprint) != (name, fingerprint):
         return Mismatch(history.name)
@@ -179,6 +199,8 @@ def decide(history: History | None, *, name: str, fingerprint: str, effect: bool
 
 def _decide_unfinished(history: History) -> Decision:
     """An effect that began and has no outcome."""
+    if history.answered:
+        return Execute(history.attempts + 1)
     if history.settled is not None and history.settled.verdict == "landed":
         return Landed(history.settled.value, history.attempts)
     if history.settled is not None and history.settled.verdict == "not_landed":

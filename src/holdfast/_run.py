@@ -42,6 +42,7 @@ class TimeOut(Protocol):
     """A time-out around code: `fired` once it cancels, `doomed` where the journal says that it will."""
 
     step_id: str
+    seq: int
     fired: bool
     doomed: bool
 
@@ -76,13 +77,8 @@ class Scope(Place):
         """The id of a call that brings its own identity, within the reply that asked for it."""
         reply = f"{self.path}.{self.count}" if self.path else str(self.count)
         place = f"{reply}:{call_id}"
-        index = self.calls.get(place, 0)
-        return f"{place}#{index + 1}" if index else place
-
-    def completed_call(self, step_id: str) -> None:
-        """A call with its own identity has ended: only now is the same id another call."""
-        place = step_id.rpartition("#")[0] or step_id
-        self.calls[place] = self.calls.get(place, 0) + 1
+        index = self.calls[place] = self.calls.get(place, 0) + 1
+        return place if index == 1 else f"{place}#{index}"
 
     def mine(self) -> bool:
         """Whether the code that asks is the line of execution that this scope belongs to."""
@@ -111,7 +107,9 @@ class Scope(Place):
 
     def to_be_cancelled(self) -> bool:
         """Whether the journal holds the cancellation of this scope: what has no outcome by then never had one."""
-        return any(scope.doomed or scope.lost or any(block.doomed for block in scope.blocks) for scope in self.line())
+        return any(
+            (scope.doomed and not scope.lost) or any(block.doomed and not block.fired for block in scope.blocks) for scope in self.line()
+        )
 
     def random(self) -> random.Random:
         """The seeded stream of this scope."""
@@ -192,13 +190,12 @@ class Run:
         clock: Clock,
         blocking: bool,
         resources: Sequence[object] = (),
-        proven: bool = True,
         lease_s: float = 0.0,
     ) -> None:
         assert journal.started is not None
         self.journal, self.committer, self.clock = journal, committer, clock
         self.blocking, self.resources, self.started = blocking, resources, journal.started
-        self.claimed_us, self.proven, self.lease_s = clock.now_us(), proven, lease_s
+        self.lease_s = lease_s
         self.origin = journal.started.origin
         self.turnstile = Turnstile(journal.outcomes(), alone=lambda: self.in_progress <= 1, boundary=self._boundary)
         self.scopes: list[Scope] = []

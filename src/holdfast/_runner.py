@@ -173,7 +173,7 @@ def _acquire(engine: Engine, order: Order) -> Errand:
         loaded = engine.store.load(order.run_id)
         claim: rec.RunStarted | rec.RunResumed
         if loaded is None:
-            journal, claim, proven = Journal(order.run_id), _started(engine, order), True
+            journal, claim = Journal(order.run_id), _started(engine, order)
         else:
             journal = Journal.load(*loaded)
             _refuse_conflict(order, journal)
@@ -182,7 +182,7 @@ def _acquire(engine: Engine, order: Order) -> Errand:
             if not _free(engine, journal.head):
                 yield Pause(POLL_S)
                 continue
-            claim, proven = _resumed(engine, order, journal), _proven(engine, journal.head)
+            claim = _resumed(engine, order, journal)
         try:
             reach("claim.before")
             engine.keeper.enroll()
@@ -194,7 +194,7 @@ def _acquire(engine: Engine, order: Order) -> Errand:
             raise stopped.error from stopped
         run = Run(
             journal=journal, committer=engine.committer, clock=engine.clock, blocking=not order.agent.is_async,
-            resources=engine.resources, proven=proven, lease_s=engine.lease_s,
+            resources=engine.resources, lease_s=engine.lease_s,
         )  # fmt: skip
         for letter in engine.store.letters([run.id]):
             deliver(run, letter)
@@ -210,8 +210,14 @@ def _free(engine: Engine, head: Head) -> bool:
     return engine.observer.life_of(head.owner) != "alive"
 
 
-def _proven(engine: Engine, head: Head) -> bool:
-    return head.owner is None or head.owner == engine.keeper.owner or engine.observer.life_of(head.owner) == "dead"
+def silent(engine: Engine, head: Head) -> bool:
+    """Whether the run is taken from another owner that is not proven dead."""
+    return head.owner not in (None, engine.keeper.owner) and engine.observer.life_of(str(head.owner)) != "dead"
+
+
+def escaped(journal: Journal) -> list[str]:
+    """The steps whose failures ended the run: whoever goes on with it goes behind them."""
+    return list(journal.verdict.escaped) if journal.head.status == "failed" and isinstance(journal.verdict, rec.RunFailed) else []
 
 
 def _started(engine: Engine, order: Order) -> rec.RunStarted:
@@ -225,8 +231,9 @@ def _started(engine: Engine, order: Order) -> rec.RunStarted:
 def _resumed(engine: Engine, order: Order, journal: Journal) -> rec.RunResumed:
     head = journal.head
     why = "taken over" if head.owner else head.status
-    cleared = journal.verdict.escaped if head.status == "failed" and isinstance(journal.verdict, rec.RunFailed) else []
-    return rec.RunResumed(owner=engine.keeper.owner, why=why, version=order.agent.version, cleared=list(cleared))
+    return rec.RunResumed(
+        owner=engine.keeper.owner, why=why, version=order.agent.version, cleared=escaped(journal), silent=silent(engine, head)
+    )
 
 
 def _refuse_conflict(order: Order, journal: Journal) -> None:
@@ -328,6 +335,8 @@ class _Stage:
                 self._engine.committer.commit(journal, [rec.RunReleased(reason="its end could not be recorded")])
         except Unwinding:
             keeper.left_behind = True
+        # A task that nobody waited for must not write into a run that is over.
+        journal.broken = self._run.ended = journal.broken or Parked()
 
 
 def _concluded(run: Run, order: Order, outcome: Returned | Raised) -> Life[Any]:
@@ -359,8 +368,8 @@ def conclude(run: Run, order: Order, outcome: Returned | Raised, ended: BaseExce
             yield Commit([rec.RunCancelled(by=ended.by, reason=ended.reason)])
             raise RunCancelled(run.id, ended.by, ended.reason)
         case Exception():
-            yield from _refuse_unasked(run)
-            yield Commit([rec.RunFailed(error=failure(ended), escaped=sorted(set(_blamed(ended))))])
+            yield from _refuse_unasked(run, ended)
+            yield Commit([rec.RunFailed(error=failure(ended), escaped=sorted(set(_blamed(run.id, ended))))])
             raise ended
         case _:
             yield Commit([rec.RunReleased(reason=f"interrupted by {type(ended).__name__}")])
@@ -374,7 +383,7 @@ def _returned(run: Run, order: Order, value: Any) -> Life[Any]:
     except NotKept as error:
         yield Commit([rec.RunFailed(error=failure(error))])
         raise
-    if run.journal.open_doubts():
+    if run.journal.open_doubts(ended=True):
         raise (yield from _waiting(run))
     yield from _cleanups(run)
     reach("run.before_done")
@@ -385,7 +394,7 @@ def _returned(run: Run, order: Order, value: Any) -> Life[Any]:
 
 def _waiting(run: Run) -> Life[RunWaiting]:
     """Record what the run waits for; from here on it holds nothing."""
-    doubts = run.journal.open_doubts()
+    doubts = run.journal.open_doubts(ended=True)
     if not doubts:
         yield Commit([rec.RunReleased(reason="woken while it parked")])
         return RunWaiting(run.id, "for nothing any more")
@@ -405,7 +414,7 @@ def _stopped(error: HoldfastError) -> rec.Record:
     return rec.RunBlocked(step_id=getattr(error, "step_id", ""), error=failure(error))
 
 
-def _refuse_unasked(run: Run) -> Life[None]:
+def _refuse_unasked(run: Run, ended: Exception | None = None) -> Life[None]:
     """Code that ends without having called what was recorded has taken another path."""
     for step_id, history in run.journal.histories.items():
         if step_id in run.requested or step_id.startswith(CLEANUP) or not history.name:
@@ -413,11 +422,14 @@ def _refuse_unasked(run: Run) -> Life[None]:
         if history.outcome is not None or history.effect:
             error = ReplayMismatch(run.id, step_id, shown_call(history.name, history.args), "ends without calling it")
             yield Commit([_stopped(error)])
-            raise error
+            raise error from ended
 
 
-def _blamed(error: BaseException) -> Iterator[str]:
-    """The steps whose failures `error` carries: itself, its causes and contexts, and the members of groups."""
+def _blamed(run_id: str, error: BaseException) -> Iterator[str]:
+    """The steps of this run whose failures `error` carries: itself, its causes and contexts, and the members of groups.
+
+    What stands behind a step's own failure had been caught when that step was called.
+    """
     seen: set[int] = set()
     stack: list[BaseException | None] = [error]
     while stack:
@@ -425,8 +437,10 @@ def _blamed(error: BaseException) -> Iterator[str]:
         if current is None or id(current) in seen:
             continue
         seen.add(id(current))
-        if hasattr(current, "__holdfast_step__"):
-            yield str(current.__holdfast_step__)
+        blamed_run, step_id = getattr(current, "__holdfast_step__", ("", ""))
+        if blamed_run == run_id:
+            yield str(step_id)
+            continue
         stack += [current.__cause__, current.__context__]
         if isinstance(current, BaseExceptionGroup):
             stack += current.exceptions

@@ -125,7 +125,7 @@ class Call:
     def blamed(self, error: BaseException) -> BaseException:
         """The error, marked with the step it came from: a resumed run goes behind the failure that escaped."""
         with contextlib.suppress(AttributeError):
-            error.__holdfast_step__ = self.step_id  # type: ignore[attr-defined]
+            error.__holdfast_step__ = (self.run.id, self.step_id)  # type: ignore[attr-defined]
         return error
 
 
@@ -184,14 +184,16 @@ def _landed(call: Call, settled: Landed) -> Move:
 
 def _stopped_at_the_door(call: Call) -> Life[None]:
     """What the journal says was cancelled before it had an outcome must not begin; nor a blocking step whose time is over."""
-    if call.scope.to_be_cancelled():
-        yield Hang()
     if call.run.blocking:
         for block in call.scope.time_outs():
-            if block.due():
+            if block.due() or (block.doomed and not block.fired):
                 block.fired = True
-                yield Commit([rec.TimeoutFired(step_id=block.step_id)])
+                yield Turn(block.seq if block.doomed else (yield Commit([rec.TimeoutFired(step_id=block.step_id)])))
                 raise TimeoutError
+    if call.scope.to_be_cancelled() or (call.run.blocking and call.scope.lost):
+        yield Hang()
+    if call.scope.cause():
+        yield Pause(0.0)  # a cancellation that a commit held back comes before an intent
 
 
 def _safe(call: Call, attempt: int) -> Life[Any]:
@@ -308,8 +310,12 @@ def _attempt(call: Call, number: int) -> Life[Move]:
 
 
 def _judged(call: Call, body: Body, error: Exception, number: int) -> Life[Move]:
-    """What an error says about the effect: its answer, that it did not happen, or nothing."""
-    match landing(error, call.spec.raises):
+    """What an error says about the effect: its answer, that it did not happen, or nothing.
+
+    That this attempt did not happen says nothing about an earlier one that was resent without having been found out.
+    """
+    verdict = landing(error, call.spec.raises)
+    match "unknown" if verdict == "no" and call.run.journal.histories[call.step_id].unsure else verdict:
         case "answer":
             raise (yield from _failed(call, body, error, number)) from error
         case "no":

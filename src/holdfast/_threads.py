@@ -21,6 +21,7 @@ from ._branches import (
     record_winner,
     recorded_winner,
     refuse_too_many,
+    reserved_group,
 )  # fmt: skip
 from ._drive import drive_blocking
 from ._run import Scope, place
@@ -48,7 +49,7 @@ def gather(*branches: Callable[[], T], errors: Literal["return"]) -> tuple[T | E
 def gather(*branches: Callable[[], Any], errors: Errors = "raise") -> tuple[Any, ...]:
     """Call all branches, each in a thread of its own; give their results in order, or raise the error of the lowest."""
     scope = blocking_scope("gather")
-    return collected(_run_threads(scope, scope.reserve(), branches, limit=len(branches) or 1), errors)
+    return collected(_run_threads(scope, reserved_group(scope, "gather"), branches, limit=len(branches) or 1), errors)
 
 
 @overload
@@ -61,7 +62,7 @@ def map(
     """Call `fn` for each item in a branch of its own, at most `limit` at a time."""
     scope = blocking_scope("map")
     threads = min(checked_limit(limit), MAX_THREADS)
-    return list(collected(_run_threads(scope, scope.reserve(), [_bound(fn, item) for item in items], limit=threads), errors))
+    return list(collected(_run_threads(scope, reserved_group(scope, "map"), [_bound(fn, item) for item in items], limit=threads), errors))
 
 
 @overload
@@ -95,13 +96,13 @@ class _Race:
         self._over = False
         self._lock = threading.Lock()
 
-    def finished(self, index: int) -> None:
+    def finished(self, index: int, branch: Scope) -> None:
         """A branch has come to its end, with a result or an error."""
         with self._lock:
             if self._over or self.recorded not in (None, index):
                 return
             self._over, self.winner = True, index
-            drive_blocking(record_winner(self.step_id, index, self.seq), self.scope.run, self.scope)
+            drive_blocking(record_winner(self.step_id, index, self.seq), self.scope.run, branch)
             lose(self.scope.run.scopes, self.step_id, index)
 
 
@@ -124,7 +125,7 @@ def _run_threads(
         try:
             outcomes[index] = _called(branches[index])
             if race and not isinstance(outcomes[index][1], BranchLost):
-                race.finished(index)
+                race.finished(index, inner)
         except BaseException as error:  # noqa: BLE001 (carried to the thread that gathers)
             outcomes[index] = (None, error)
         finally:

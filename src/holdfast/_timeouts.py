@@ -12,7 +12,7 @@ from . import _records as rec
 from ._branches import async_scope, blocking_scope
 from ._duration import Duration, seconds
 from ._run import Scope
-from .errors import Unwinding
+from .errors import ReplayMismatch, Unwinding
 
 REPLAY_POLL_S = 0.01
 """How often a time-out that is over looks whether replay has come to its end."""
@@ -27,8 +27,10 @@ class _Block:
         self.step_id = scope.reserve()
         self.fired = False
         history = scope.run.journal.histories.get(self.step_id)
-        self._seq = history.outcome_seq if history else 0
-        self.doomed = self._seq > 0
+        if history is not None and history.name:
+            raise scope.run.stop(ReplayMismatch(scope.run.id, self.step_id, history.name, "calls hf.timeout"))
+        self.seq = history.outcome_seq if history else 0
+        self.doomed = self.seq > 0
         self._started_us = 0
 
     def _open(self) -> None:
@@ -67,7 +69,7 @@ class timeout(_Block):  # noqa: N801 (reads as a verb: `async with hf.timeout("5
                 self._watch.cancel()
 
     async def _fire_recorded(self) -> None:
-        await self._scope.run.turnstile.turn(self._seq)
+        await self._scope.run.turnstile.turn(self.seq)
         self._fire()
 
     async def _fire_when_due(self) -> None:

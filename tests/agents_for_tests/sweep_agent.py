@@ -116,6 +116,13 @@ def look_def(what: str) -> str:
     return did("look", what)
 
 
+@hf.step(name="doze")
+def doze_def(what: str) -> str:
+    """Long enough to lose a race whose winner is recorded meanwhile."""
+    time.sleep(0.005)
+    return did("doze", what)
+
+
 @hf.effect(name="mail", in_doubt=hf.resend())
 def mail_def(what: str) -> str:
     return did("mail", what, key=hf.key())
@@ -194,9 +201,8 @@ def raced() -> str:
 
 
 def raced_longer() -> str:
-    seen_def("slow1")
-    seen_def("slow2")
-    return "raced"
+    seen_def("slow")
+    return acked("doze", "z", doze_def("z")) and "raced"
 
 
 @hf.agent(name="busy")

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.cli.document import error_document
 from holdfast.cli.exits import Exit, exit_of
-from holdfast.cli.wording import lines_of
+from holdfast.cli.screen import complain
 from holdfast.errors import HoldfastError, Unwinding
 
 
@@ -44,7 +44,7 @@ def _carried_out(words: list[str]) -> int:
     as_json = "--json" in words
     try:
         _refuse_unreadable(words)
-        code = app(words, prog_name="holdfast", standalone_mode=False)
+        code = app(words or ["--help"], prog_name="holdfast", standalone_mode=False)
     except (HoldfastError, Unwinding) as error:
         return _told(error, exit_of(error), as_json=as_json)
     except usage_error as error:
@@ -69,14 +69,15 @@ def _told(error: BaseException, code: Exit, *, as_json: bool) -> int:
     if as_json:
         print(error_document(error, str(error)))
     else:
-        print("\n  ".join(lines_of(f"holdfast: {error}")), file=sys.stderr)
+        complain(str(error))
     return code
 
 
 def _misunderstood(error: Any, *, as_json: bool) -> int:
-    """What typer could not make sense of; bare `holdfast` comes here too, and its text is the help."""
     if as_json:
         print(error_document(error, error.format_message()))
-    else:
-        error.show()
+        return Exit.USAGE
+    command = error.ctx.command_path if error.ctx else "holdfast"
+    complain(error.format_message())
+    complain(f"`{command} --help` tells how it is used")
     return Exit.USAGE

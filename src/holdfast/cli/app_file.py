@@ -24,7 +24,8 @@ def agent_from(file: Path, name: str) -> AnyAgent:
     if not found:
         raise UnknownAgent(name, str(file), ", ".join(sorted({agent.name for agent in agents})))
     if len(found) > 1:
-        raise Refusal(f"{file} has {len(found)} different agents named {name!r}; the run is unchanged. Give each its own: @hf.agent(name=...)")
+        remedy = "Give each a name of its own: @hf.agent(name=...)"
+        raise Refusal(f"{file} has {len(found)} different agents named {name!r}; the run is unchanged. {remedy}")
     return found[0]
 
 

@@ -25,13 +25,14 @@ def opened(named: str | None) -> Holdfast:
         raise StoreMissing(MEMORY, "this store lives inside one process, and the command line is another. Name a file with --store")
     path = file_of(url)
     if path is not None and not path.exists():
-        raise StoreMissing(str(path), f"there is no store here ({because}); nothing was created. Name another with --store or {STORE_VARIABLE}")
+        remedy = f"Name another with --store or {STORE_VARIABLE}"
+        raise StoreMissing(str(path), f"there is no store here ({because}); nothing was created. {remedy}")
     return Holdfast(url)
 
 
 def meant(named: str | None) -> tuple[str, str]:
     """The URL of the store that is meant, and why this one."""
-    if named:
+    if named is not None:
         return named, "named by --store"
     if from_environment := os.environ.get(STORE_VARIABLE):
         return from_environment, f"named by {STORE_VARIABLE}"

@@ -28,21 +28,24 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: `wide` ones give way when there is little room, `roomy` ones are there only when there is much."""
+    """One column. With `least` it gives way, down to so many characters, when there is little room; earlier ones give way last.
+
+    `roomy` ones are there only when there is much room.
+    """
 
     name: str
-    wide: bool = False
+    least: int = 0
     roomy: bool = False
     right: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What stands in a table; `below` is set under it where its own column has no room."""
+    """What stands in a table; `tight` are the lines that stand there instead where the roomy columns are missing."""
 
     text: str
     style: str = ""
-    below: str = ""
+    tight: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterable, Iterator
-from typing import Any, TextIO, TypeVar, assert_never
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TextIO, TypeVar, assert_never
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -18,13 +18,10 @@ from holdfast.cli.wording import clean
 
 T = TypeVar("T")
 
-ROOMY = 120
+ROOMY = 140
 """From this width on, columns that are there only when there is room are shown."""
-
-
-def is_terminal(stream: TextIO) -> bool:
-    """Whether a person looks at this stream, on something that can do more than print lines."""
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
+GUTTER = 2
+"""Blanks between columns."""
 
 
 def draw(page: Page, stream: TextIO) -> None:
@@ -37,7 +34,7 @@ def draw(page: Page, stream: TextIO) -> None:
             case Facts():
                 console.print(Padding(_facts(block), (0, 0, 0, len(INDENT))))
             case Table():
-                console.print(_table(block, roomy=console.width >= ROOMY))
+                console.print(_table(block, room=console.width))
             case Commands():
                 for command in block.commands:
                     console.print(Text(INDENT + clean(command), style="cyan"), soft_wrap=True)
@@ -47,13 +44,25 @@ def draw(page: Page, stream: TextIO) -> None:
 
 def followed(items: Iterable[T], total: int, what: str) -> Iterator[T]:
     """The items, with a bar on stderr that goes away at the end."""
-    columns = (TextColumn(f"{what}  "), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(f"{what} "), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
         yield from progress.track(items, total=total)
 
 
+def widths(columns: Sequence[Column], wanted: Sequence[int], room: int) -> list[int]:
+    """What each column gets: all it wants, or, where it can give way, what the others leave; the earlier ones come first."""
+    least = [min(column.least, want) if column.least else want for column, want in zip(columns, wanted, strict=True)]
+    spare = max(0, room - sum(least) - GUTTER * (len(columns) - 1))
+    given = []
+    for low, want in zip(least, wanted, strict=True):
+        more = min(spare, want - low)
+        spare -= more
+        given.append(low + more)
+    return given
+
+
 def _facts(block: Facts) -> RichTable:
-    grid = RichTable.grid(padding=(0, 2))
+    grid = RichTable.grid(padding=(0, GUTTER))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
     for label, value in block.facts:
@@ -61,22 +70,27 @@ def _facts(block: Facts) -> RichTable:
     return grid
 
 
-def _table(block: Table, *, roomy: bool) -> RichTable:
-    table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+def _table(block: Table, *, room: int) -> RichTable:
+    roomy = room >= ROOMY
     kept = [index for index, column in enumerate(block.columns) if roomy or not column.roomy]
-    for index in kept:
-        table.add_column(Text(block.columns[index].name.upper()), **_shape(block.columns[index]))
-    for row in block.rows:
-        table.add_row(*(_text(row[index], roomy=roomy) for index in kept))
+    columns = [block.columns[index] for index in kept]
+    rows = [[_text(row[index], roomy=roomy) for index in kept] for row in block.rows]
+    wanted = [max(len(column.name), *(_width(row[index]) for row in rows)) for index, column in enumerate(columns)]
+    table = RichTable(box=None, pad_edge=False, padding=(0, GUTTER, 0, 0), header_style="bold")
+    for column, width in zip(columns, widths(columns, wanted, room), strict=True):
+        table.add_column(Text(column.name.upper()), width=width, no_wrap=True, justify="right" if column.right else "left")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
-def _shape(column: Column) -> dict[str, Any]:
-    return {"no_wrap": True, "overflow": "ellipsis", "ratio": None, "min_width": 12 if column.wide else None, "justify": "right" if column.right else "left"}
-
-
 def _text(cell: Cell, *, roomy: bool) -> Text:
-    text = Text(clean(cell.text), style=cell.style)
-    if cell.below and not roomy:
-        text.append(f"\n{clean(cell.below)}", style="dim")
+    first, *more = (cell.text,) if roomy or not cell.tight else cell.tight
+    text = Text(clean(first), style=cell.style)
+    for line in more:
+        text.append(f"\n{clean(line)}", style="dim")
     return text
+
+
+def _width(text: Text) -> int:
+    return max(cell_len(line) for line in text.plain.split("\n"))

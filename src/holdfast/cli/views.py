@@ -5,30 +5,31 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeAlias
 
 from holdfast._inspect import Checkpoint, CheckpointView, Item, RunView, Summary, Verdict
 from holdfast.cli.page import Block, Cell, Column, Commands, Facts, Line, Page, Table
 from holdfast.cli.wording import ago, as_json, count, duration, local, moment
 
+Fact: TypeAlias = tuple[str, str | tuple[str, ...]]
+
 GAP = Line("")
 
 STATUS_STYLES = {
     "running": "green", "queued": "blue", "waiting": "yellow", "paused": "yellow", "blocked": "magenta", "failed": "red",
-    "done": "", "cancelled": "dim", "dead": "red",
+    "done": "", "cancelled": "dim", "stopped": "red",
 }  # fmt: skip
 STATE_STYLES = {
     "started": "green", "done": "", "in doubt": "yellow", "broken off": "yellow", "failed": "red", "attempt failed": "red",
     "run failed": "red", "run blocked": "magenta", "run waiting": "yellow", "doubt opened": "yellow", "run done": "green",
 }  # fmt: skip
 
-RUNS = (Column("run", wide=True), Column("agent"), Column("status"), Column("changed"), Column("note", wide=True))
+RUNS = (Column("run", least=16), Column("agent", least=8), Column("status"), Column("changed"), Column("note", least=16))
 HISTORY = (
-    Column("time"), Column("step"), Column("call", wide=True), Column("try", right=True), Column("state"), Column("took", right=True),
-    Column("key", roomy=True), Column("note", roomy=True, wide=True),
+    Column("time"), Column("step", least=4), Column("state"), Column("try", right=True), Column("took", right=True),
+    Column("call", least=35), Column("key", roomy=True), Column("note", roomy=True, least=16),
 )  # fmt: skip
-KNOWN = (Column("step"), Column("call", wide=True), Column("state"), Column("result", wide=True))
-CHECKED = (Column("run", wide=True), Column("state"), Column("good", right=True), Column("found", wide=True))
+KNOWN = (Column("step", least=4), Column("call", least=24), Column("state"), Column("result", least=16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,9 @@ def runs_page(runs: Sequence[Summary], *, limit: int, setting: Setting) -> Page:
 
 
 def _run_row(run: Summary, setting: Setting) -> list[Cell]:
-    status = "dead" if run.status == "running" and run.owner_lives is False else run.status
+    status = "stopped" if run.status == "running" and run.owner_lives is False else run.status
     style = STATUS_STYLES.get(status, "")
-    note = run.note if status != "dead" else "its process is dead; run it again to go on"
+    note = run.note if status != "stopped" else "its process is dead; resume it to go on"
     return [Cell(run.run_id), Cell(run.agent), Cell(status, style), Cell(ago(run.updated_us, setting.now_us), "dim"), Cell(note)]
 
 
@@ -76,11 +77,11 @@ def in_words(run: RunView) -> tuple[str, str]:
         case "running" if run.owner_lives:
             text = f"running{at}"
         case "running":
-            return f"stopped: the process that ran it is dead{at}", STATUS_STYLES["dead"]
+            return f"stopped: the process that ran it is dead{at}", STATUS_STYLES["stopped"]
         case "waiting":
             text = f"waiting for a person: {run.waits}"
         case "queued":
-            text = f"ready to go on: nobody runs it{_after(run.note)}"
+            text = f"ready to go on, and nobody runs it{_after(run.note)}"
         case "done":
             text = "done"
         case "failed" | "blocked":
@@ -96,16 +97,17 @@ def _after(note: str) -> str:
     return f": {note}" if note else ""
 
 
-def _run_facts(run: RunView, now_us: int) -> list[tuple[str, str | tuple[str, ...]]]:
-    facts: list[tuple[str, str | tuple[str, ...]]] = [("run", run.run_id), ("agent", run.call + (f", version {run.version}" if run.version else ""))]
+def _run_facts(run: RunView, now_us: int) -> list[Fact]:
+    facts: list[Fact] = [("run", run.run_id), ("agent", run.call)]
+    facts += [("version", run.version)] if run.version else []
     if run.status == "done":
         facts.append(("result", as_json(run.result)))
     facts.append(("owner", _owner(run)))
     if run.current is not None:
-        facts.append(("step", _step_fact(run.current, run.current_age_s or 0)))
+        facts.append(("step", _step_fact(run.current, now_us)))
         facts += [("key", run.current.key)] if run.current.key else []
     facts += [("done", count(run.steps_done, "step")), ("attempt", str(run.attempt))]
-    facts += [("last error", run.last_error)] if run.last_error else []
+    facts += [("last error", run.last_error)] if run.last_error not in ("", run.note) else []
     facts += [("started", moment(run.created_us, now_us)), ("changed", moment(run.updated_us, now_us))]
     facts += [("tags", ", ".join(f"{name}={value}" for name, value in run.tags.items()))] if run.tags else []
     facts += [("cost", f"${run.usd:,.4f}")] if run.usd else []
@@ -118,59 +120,65 @@ def _owner(run: RunView) -> str:
     return f"{run.owner} ({'alive' if run.owner_lives else 'dead'})"
 
 
-def _step_fact(step: Checkpoint, age_s: float) -> str:
+def _step_fact(step: Checkpoint, now_us: int) -> str:
     tries = f", try {step.attempt}" if step.attempt > 1 else ""
-    return f"{step.step_id} {step.call}: {step.state} for {duration(age_s)}{tries}"
+    settled = f" ({step.note})" if step.state == "doubt settled" else ""
+    return f"{step.step_id} {step.call}: {step.state}{settled}{tries}, {ago(step.at_us, now_us)}"
 
 
-def history_page(lines: Sequence[Checkpoint], *, show_day: bool = True) -> Page:
+def history_page(lines: Sequence[Checkpoint]) -> Page:
     """Every checkpoint, one line each; keys and troubles stand below where there is no room beside."""
-    page: Page = [Table(HISTORY, [_history_row(line) for line in lines])]
-    return [Line(_day(lines), "dim"), *page] if show_day and lines else page
+    days = sorted({_day(line) for line in lines})
+    shown = f"{days[0]}, local time" if len(days) == 1 else "local time"
+    return [Line(shown, "dim"), Table(HISTORY, [_history_row(line, one_day=len(days) == 1) for line in lines])]
 
 
-def _day(lines: Sequence[Checkpoint]) -> str:
-    first, last = local(lines[0].at_us), local(lines[-1].at_us)
-    return f"{first} to {last}, local time"
+def _day(line: Checkpoint) -> str:
+    return local(line.at_us).partition(" ")[0]
 
 
-def _history_row(line: Checkpoint) -> list[Cell]:
+def _history_row(line: Checkpoint, *, one_day: bool) -> list[Cell]:
+    day, _, hour = local(line.at_us).partition(" ")
     trouble = line.note if line.state != "done" else ""
-    about = line.call or line.state
-    below = "\n".join(part for part in (line.key, trouble) if part)
+    call = Cell(line.call, "" if line.call else "dim", tight=tuple(part for part in (line.call, line.key, trouble) if part))
     return [
-        Cell(local(line.at_us)[11:], "dim"), Cell(line.step_id), Cell(about, below=below), Cell(str(line.attempt) if line.attempt else ""),
-        Cell(line.state if line.call else "", STATE_STYLES.get(line.state, "")),
-        Cell("" if line.duration_s is None else duration(line.duration_s), "dim"), Cell(line.key, "dim"), Cell(line.note, "dim"),
+        Cell(hour if one_day else f"{day} {hour}", "dim"), Cell(line.step_id), Cell(line.state, STATE_STYLES.get(line.state, "")),
+        Cell(str(line.attempt or "")), Cell("" if line.duration_s is None else duration(line.duration_s), "dim"),
+        call, Cell(line.key, "dim"), Cell(line.note, "dim"),
     ]  # fmt: skip
 
 
-def checkpoint_page(view: CheckpointView, now_us: int) -> Page:
+def checkpoint_page(view: CheckpointView, setting: Setting) -> Page:
     """What the agent knew after a step."""
     line = view.checkpoint
-    facts: list[tuple[str, str | tuple[str, ...]]] = [("run", view.run_id), ("at", moment(line.at_us, now_us))]
+    facts: list[Fact] = [("run", view.run_id), ("at", moment(line.at_us, setting.now_us))]
     facts += [("try", str(line.attempt))] if line.attempt else []
     facts += [("took", duration(line.duration_s))] if line.duration_s is not None else []
     facts += [("key", line.key)] if line.key else []
     facts += [("arguments", as_json(view.arguments))] if view.arguments is not None else []
-    facts += [("error", _error(view.error))] if view.error is not None else [("result", as_json(view.result))] if line.state == "done" else []
-    facts += [("note", line.note)] if line.note and line.state != "done" and view.error is None else []
+    facts += [_outcome(view)]
     facts += [("usage", as_json(each)) for each in view.usage]
     facts += [(f"state {name}", as_json(value)) for name, value in view.state.items()]
-    what = line.call or next((known.call for known in reversed(view.known) if known.step_id == line.step_id), "")
-    page: Page = [Line(f"step {line.step_id}, {what}: {line.state}", "bold"), GAP, Facts(facts), GAP]
-    return [*page, *_known(view.known)]
+    return [Line(f"step {line.step_id}, {line.call}: {line.state}", "bold"), GAP, Facts(facts), GAP, *_known(view.known)]
+
+
+def _outcome(view: CheckpointView) -> Fact:
+    if isinstance(view.error, dict):
+        return "error", f"{view.error.get('type', 'error')}: {view.error.get('message', '')}"
+    if view.checkpoint.state == "done" and view.result is not None:
+        return "result", as_json(view.result)
+    return ("result" if view.checkpoint.state == "done" else "note"), view.checkpoint.note
 
 
 def _known(known: Sequence[Checkpoint]) -> list[Block]:
     if not known:
         return [Line("Known before it: nothing, it was the first step")]
-    rows = [[Cell(each.step_id), Cell(each.call), Cell(each.state, STATE_STYLES.get(each.state, "")), Cell(each.note, "dim")] for each in known]
-    return [Line("Known before it:", "bold"), Table(KNOWN, rows)]
+    return [Line("Known before it:", "bold"), Table(KNOWN, [_known_row(each) for each in known])]
 
 
-def _error(error: Any) -> str:
-    return f"{error.get('type', 'error')}: {error.get('message', '')}" if isinstance(error, dict) else str(error)
+def _known_row(line: Checkpoint) -> list[Cell]:
+    state = line.state if line.call else ""
+    return [Cell(line.step_id), Cell(line.call or line.state), Cell(state, STATE_STYLES.get(line.state, "")), Cell(line.note, "dim")]
 
 
 def inbox_page(items: Sequence[Item], setting: Setting) -> Page:
@@ -193,7 +201,8 @@ def check_page(verdicts: Sequence[Verdict], problems: Sequence[str]) -> Page:
     for verdict in bad:
         page += [Line(f"run {verdict.run_id} is damaged at record {verdict.seq}: {verdict.what}", "red"), Line(f"  {_still_good(verdict)}")]
     records = sum(verdict.records for verdict in verdicts)
-    page.append(Line(f"{count(len(verdicts), 'run')} checked, {count(records, 'good record')}, {count(len(bad), 'damaged run')}", "bold"))
+    found = count(len(bad), "damaged run") if bad or problems else "no damage"
+    page.append(Line(f"{count(len(verdicts), 'run')} checked, {count(records, 'good record')}, {found}", "bold"))
     return page
 
 

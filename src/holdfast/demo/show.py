@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 import time
@@ -26,7 +27,8 @@ PLAIN_WIDTH = 100
 """Columns where there is no terminal that says how many it has."""
 AROUND = 3
 """Checkpoints that are shown before and after the one that was broken off."""
-LEDGER_COLUMNS = 4
+LEDGER_ENTRY = 24
+"""Columns of the screen that one order takes."""
 
 REQUESTS = {"charge": "charges sent", "look-up": "charges looked up", "mail": "mails sent"}
 SHOWN: dict[How, str] = {
@@ -39,7 +41,7 @@ SHOWN: dict[How, str] = {
 def show(*, bank: Command = BANK, agent: Command = AGENT) -> int:
     """Play the demo; 0 if every promise was kept, 1 if not. The commands are parameters so that a test can send in a forger."""
     began_s = time.monotonic()
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    console = _console()
     with _ended_by_signals(), folder() as place:
         try:
             with Stage(place, bank=bank, agent=agent) as stage:
@@ -50,6 +52,13 @@ def show(*, bank: Command = BANK, agent: Command = AGENT) -> int:
     found = findings(evidence)
     _report(console, evidence)
     return _conclude(console, found, time.monotonic() - began_s)
+
+
+def _console() -> Console:
+    """The screen, or a plain text of a fixed width; what its encoding does not know becomes a question mark."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
 
 
 def _play(console: Console, stage: Stage) -> Evidence:
@@ -88,7 +97,7 @@ def _stretches(life: Life) -> Iterator[tuple[int, int, How]]:
 
 
 def _report(console: Console, evidence: Evidence) -> None:
-    for table in (_lives(evidence), _history(evidence), _ledger(evidence)):
+    for table in (_lives(evidence), _history(evidence, console.width), _ledger(evidence, max(1, console.width // LEDGER_ENTRY))):
         console.print(table, "")
 
 
@@ -106,12 +115,13 @@ def _lives(evidence: Evidence) -> Table:
     return table
 
 
-def _history(evidence: Evidence) -> Table:
+def _history(evidence: Evidence, columns: int) -> Table:
     """The checkpoints around the crash."""
     lines = evidence.second.history
     table = _table("Checkpoints around the crash")
-    for title, width in (("at", 7), ("step", 4), ("call", 33), ("state", 13), ("what is known", 34)):
-        table.add_column(title, width=width, no_wrap=True, overflow="ellipsis", justify="right" if title in ("at", "step") else "left")
+    call = max(16, (columns - 32) // 2)
+    for title, width in (("at", 7), ("step", 4), ("call", call), ("state", 13), ("what is known", max(16, columns - 32 - call))):
+        table.add_column(title, width=width, no_wrap=True, justify="right" if title in ("at", "step") else "left")
     for line in filter(_near, lines):
         at = f"{(line.at_us - lines[0].at_us) / 1e6:.2f} s"
         table.add_row(at, line.step_id, escape(line.call), line.state, escape(line.note), style=_style(line))
@@ -130,14 +140,14 @@ def _style(line: Checkpoint) -> str:
     return "yellow" if line.state.startswith(("doubt", "run")) or line.step_id == str(KILL_STEP) else ""
 
 
-def _ledger(evidence: Evidence) -> Table:
+def _ledger(evidence: Evidence, columns: int) -> Table:
     """Orders side by side, with what was booked and sent for each."""
     table = _table("The ledger of the service: order, amount, number of charges, number of mails")
-    for _ in range(LEDGER_COLUMNS):
+    for _ in range(columns):
         table.add_column(no_wrap=True)
     table.show_header = False
     entries = [_entry(*entry) for entry in evidence.second.ledger.per_order()]
-    rows = -(-len(entries) // LEDGER_COLUMNS)
+    rows = -(-len(entries) // columns)
     for row in range(rows):
         table.add_row(*entries[row::rows])
     return table
@@ -150,8 +160,8 @@ def _entry(order: str, cents: int, charges: int, mails: int) -> str:
 
 def _conclude(console: Console, found: Sequence[Finding], took_s: float) -> int:
     for finding in found:
-        verdict = "[green]ok[/]    " if finding.holds else "[red bold]NOT SO[/]"
-        console.print(f"{verdict}  {escape(finding.claim)}{'' if finding.holds else '; seen: ' + escape(finding.seen)}", soft_wrap=True)
+        verdict, seen = ("[green]ok[/]    ", "") if finding.holds else ("[red bold]NOT SO[/]", f"; seen: {finding.seen}")
+        console.print(f"{verdict}  {escape(finding.claim + seen)}", soft_wrap=not console.is_terminal)
     broken = [finding for finding in found if not finding.holds]
     if broken:
         console.print(f"\n[red bold]{len(broken)} of {len(found)} promises were not kept.[/]")
@@ -175,12 +185,12 @@ def _shown(command: Command) -> str:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """A polite request to end lets everything be put away first."""
+    """A request to end, Ctrl-C too, lets everything be put away first."""
 
     def leave(number: int, _: object) -> None:
         sys.exit(128 + number)
 
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:

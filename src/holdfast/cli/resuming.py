@@ -1,0 +1,60 @@
+"""Going on with a run in this process, with an agent from a file."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+
+from holdfast import Holdfast, _operate
+from holdfast._runner import Order
+from holdfast.cli.app_file import agent_from
+from holdfast.cli.document import error_document
+from holdfast.cli.exits import Exit
+from holdfast.cli.screen import Screen, complain
+from holdfast.cli.views import run_page
+from holdfast.cli.wording import lines_of
+from holdfast.errors import HoldfastError
+
+OURS = str(Path(__file__).parent.parent)
+
+
+def order_from(holdfast: Holdfast, run_id: str, file: Path, *, wait: bool) -> Order:
+    """The order to go on; whatever is wrong with the run or the file is said here, before anything is changed."""
+    agent = agent_from(file, holdfast.show(run_id).agent)
+    return _operate.order_for(holdfast.engine, run_id, [agent], where=str(file), wait=wait)
+
+
+def go_on(holdfast: Holdfast, order: Order, screen: Screen) -> Exit:
+    """Execute the order, and tell how the run stands then. An error that ended the run is its agent's, any other is ours."""
+    try:
+        with screen.to_itself():
+            holdfast.carry_out(order)
+    except HoldfastError:
+        raise
+    except Exception as error:
+        if holdfast.show(order.run_id).status != "failed":
+            raise
+        return _failed(error, order, screen)
+    view = holdfast.show(order.run_id)
+    screen.say(run_page(view, screen.setting()), run_id=view.run_id, status=view.status, result=view.result)
+    return Exit.FINE
+
+
+def _failed(error: Exception, order: Order, screen: Screen) -> Exit:
+    """The agent's own error: where in its code it happened, and what it says."""
+    if screen.as_json:
+        print(error_document(error, str(error)))
+        return Exit.REFUSED
+    for text in traceback.format_list(_frames(error, order)):
+        print("\n".join(lines_of(text.rstrip("\n"))), file=sys.stderr)
+    complain(f"the run failed: {type(error).__name__}: {error}")
+    return Exit.REFUSED
+
+
+def _frames(error: Exception, order: Order) -> list[traceback.FrameSummary]:
+    """The lines of code from the agent on, without ours."""
+    frames = traceback.extract_tb(error.__traceback__)
+    file = order.agent.fn.__code__.co_filename
+    first = next((index for index, frame in enumerate(frames) if frame.filename == file), 0)
+    return [frame for frame in frames[first:] if not frame.filename.startswith(OURS)]

@@ -1,0 +1,127 @@
+"""Write the fixture of the present stored format, once, when the format is new; a fixture is never written again.
+
+    PYTHONPATH=src:tests python tests/formats/write.py
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from crashing import Crash, play
+
+import holdfast as hf
+from holdfast.store import FORMAT, Query
+from holdfast.stores.memory import MemoryStore
+
+STORE = MemoryStore()
+SEEN: list[str] = []
+
+
+@hf.step
+async def remember(text: str) -> str:
+    hf.usage(model="m", usd=0.25)
+    return text
+
+
+@hf.step
+async def slow() -> int:
+    await asyncio.sleep(5)
+    return 1
+
+
+@hf.step(retry=hf.Retry(base=0.001))
+async def shaky() -> int:
+    SEEN.append("shaky")
+    if len(SEEN) == 1:
+        raise ConnectionResetError("once")
+    return 1
+
+
+@hf.step
+async def wrong() -> int:
+    raise ValueError("näh")
+
+
+@hf.effect(in_doubt="ask", key=lambda cents: f"order-{cents}")
+async def pay(cents: int) -> int:
+    raise RuntimeError("reset by peer")
+
+
+@hf.agent(name="remembering")
+async def remembering(text: str) -> list[str]:
+    await remember(text)
+    await remember(text + "!")
+    raise Crash
+
+
+@hf.agent(name="everything", version="1")
+async def everything() -> int:
+    notes: dict[str, int] = hf.state({"n": 0})
+    hf.now()
+    notes["n"] = await shaky()
+    try:
+        async with hf.timeout(0.02):
+            await slow()
+    except TimeoutError:
+        notes["n"] += 1
+    return notes["n"] + len(await hf.gather(remember("a"), remember("b")))
+
+
+@hf.agent(name="failing")
+async def failing() -> int:
+    return await wrong()
+
+
+@hf.agent(name="paying")
+async def paying() -> int:
+    return await pay(3)
+
+
+@hf.agent(name="changing")
+async def changing() -> str:
+    result = await remember("old" if not SEEN else "new")
+    SEEN.append(result)
+    raise Crash
+
+
+def record() -> None:
+    SEEN.clear()
+    for run_id, agent, args in (
+        ("old-done", everything, ()), ("old-queued", remembering, ("ä",)), ("old-failed", failing, ()), ("old-waiting", paying, ()),
+        ("old-settled", paying, ()), ("old-cancelled", paying, ()),
+    ):  # fmt: skip
+        with suppress(BaseException):
+            play(STORE, agent, *args, run_id=run_id)
+    with hf.Holdfast(STORE) as app:
+        app.resolve("old-settled", "1", landed=3, by="ann", reason="seen")
+        app.cancel("old-cancelled", by="ann", reason="too late")
+    play(STORE, paying, run_id="old-settled")
+    SEEN.clear()
+    for _ in range(2):
+        with suppress(BaseException):
+            play(STORE, changing, run_id="old-blocked")
+
+
+def text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode()
+
+
+def written() -> dict[str, object]:
+    runs = []
+    for head in sorted(STORE.heads(Query()), key=lambda head: head.run_id):
+        found = STORE.load(head.run_id)
+        assert found is not None
+        rows = [{**row._asdict(), **{name: text(getattr(row, name)) for name in ("body", "value", "args")}, "digest": row.digest.hex()} for row in found[1]]
+        runs.append({"head": {**head._asdict(), "digest": head.digest.hex()}, "rows": rows})
+    return {"format": FORMAT, "runs": runs}
+
+
+if __name__ == "__main__":
+    path = Path(__file__).parent / f"{FORMAT}.json"
+    if path.exists():
+        raise SystemExit(f"{path} exists: what was written by an earlier version is not written again")
+    record()
+    path.write_text(json.dumps(written(), indent=1, ensure_ascii=False) + "\n")

@@ -1,0 +1,735 @@
+"""Identity: which call is which, live and after a crash. One test for each rule of the design."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pytest
+from crashing import Crash, crashing, dies_at, lines, play, records, status
+from pydantic import BaseModel
+
+import holdfast as hf
+from holdfast import _records as rec
+from holdfast import _steps
+from holdfast.errors import KeyReused, StoreFailed
+from holdfast.stores.memory import MemoryStore
+
+
+@hf.step
+async def search(query: str, delay_s: float = 0.0) -> str:
+    await asyncio.sleep(delay_s)
+    return query.upper()
+
+
+def step_ids(store: MemoryStore) -> dict[str, str]:
+    """The step id of every finished step, by its result."""
+    return {(record.value or b"").decode(): record.step_id for record in records(store) if isinstance(record, rec.StepDone)}
+
+
+def test_number_is_reserved_when_called_not_when_awaited() -> None:
+    @hf.agent
+    async def agent() -> list[str]:
+        first, second, third = search("a", 0.003), search("b"), search("c")
+        return [await third, await second, await first]
+
+    store = MemoryStore()
+    assert play(store, agent) == ["C", "B", "A"]
+    assert step_ids(store) == {'"A"': "1", '"B"': "2", '"C"': "3"}
+
+
+def test_raw_asyncio_gather_is_deterministic() -> None:
+    @hf.agent
+    async def agent() -> list[str]:
+        return list(await asyncio.gather(*(search(letter, random.random() / 500) for letter in "abcd")))
+
+    for _ in range(3):
+        store = MemoryStore()
+        assert play(store, agent) == ["A", "B", "C", "D"]
+        assert step_ids(store) == {'"A"': "1", '"B"': "2", '"C"': "3", '"D"': "4"}
+
+
+def test_path_names_branch_and_place() -> None:
+    async def branch(letter: str) -> str:
+        await search(letter)
+        inner = await hf.gather(two(letter + "x"), two(letter + "y"))
+        return inner[1]
+
+    async def two(text: str) -> str:
+        await search(text + "1")
+        return await search(text + "2")
+
+    @hf.agent
+    async def agent() -> str:
+        await search("before")
+        return (await hf.gather(branch("a"), branch("b")))[0]
+
+    store = MemoryStore()
+    play(store, agent)
+    ids = step_ids(store)
+    assert ids['"BEFORE"'] == "1"
+    assert (ids['"A"'], ids['"B"']) == ("2.1.1", "2.2.1")
+    assert (ids['"AX1"'], ids['"AX2"'], ids['"BY2"']) == ("2.1.2.1.1", "2.1.2.1.2", "2.2.2.2.2")
+
+
+def test_step_from_foreign_task_is_an_error() -> None:
+    async def stray() -> str:
+        return await search("a")
+
+    @hf.agent
+    async def agent() -> str:
+        return await asyncio.create_task(stray())
+
+    store = MemoryStore()
+    with pytest.raises(hf.LostContext, match="hf.gather or hf.map.*call_id="):
+        play(store, agent)
+    assert lines(store) == ["run.started", "run.failed"]
+
+
+@pytest.mark.parametrize("verb", [hf.now, lambda: hf.state({}), lambda: hf.gather(), lambda: hf.timeout(1)])
+def test_verb_from_foreign_task_is_an_error(verb: Callable[[], object]) -> None:
+    async def stray() -> None:
+        verb()
+
+    @hf.agent
+    async def agent() -> None:
+        await asyncio.create_task(stray())
+
+    with pytest.raises(hf.LostContext):
+        play(MemoryStore(), agent)
+
+
+def test_step_from_foreign_thread_is_an_error() -> None:
+    @hf.step
+    def compute(x: int) -> int:
+        return x
+
+    @hf.agent
+    def agent() -> int:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(compute, 1).result()
+
+    with pytest.raises(hf.LostContext, match="does not see the run"):
+        play(MemoryStore(), agent)
+
+
+def test_foreign_task_may_call_with_an_identity_of_its_own() -> None:
+    calls: list[str] = []
+
+    @hf.step(call_id=lambda name: name)
+    async def tool(name: str) -> str:
+        calls.append(name)
+        return name
+
+    async def stray(name: str) -> str:
+        return await tool(name)
+
+    @hf.agent
+    async def agent() -> list[str]:
+        await search("reply")
+        result = list(await asyncio.gather(asyncio.create_task(stray("x")), asyncio.create_task(stray("y"))))
+        if len(calls) == 2:
+            calls.append("crash")
+            raise Crash
+        return result
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    assert play(store, agent) == ["x", "y"]
+    assert sorted(calls) == ["crash", "x", "y"]
+    assert step_ids(store)['"x"'] == "1:x"
+
+
+@hf.step
+async def model(turn: int) -> list[str]:
+    return ["call_0"] if turn < 3 else []
+
+
+def test_call_id_is_scoped_to_the_reply() -> None:
+    calls: list[int] = []
+
+    @hf.step(call_id=lambda call, turn: call, ignore=())
+    async def tool(call: str, turn: int) -> int:
+        calls.append(turn)
+        return turn
+
+    @hf.agent
+    async def agent() -> list[int]:
+        results = []
+        for turn in (1, 2):
+            results += [await tool(call, turn) for call in await model(turn)]
+        if len(calls) == 2:
+            calls.append(0)
+            raise Crash
+        return results
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    assert play(store, agent) == [1, 2]
+    assert calls == [1, 2, 0]
+    assert (step_ids(store)["1"], step_ids(store)["2"]) == ("1:call_0", "2:call_0")
+
+
+def test_provider_reusing_call_0_in_a_later_reply_is_a_new_call() -> None:
+    sent: list[int] = []
+
+    @hf.effect(in_doubt="fail", call_id="call_0")
+    async def mail(number: int) -> str:
+        sent.append(number)
+        return hf.key()
+
+    @hf.agent
+    async def agent() -> list[str]:
+        await model(1)
+        first = await mail(1)
+        await model(2)
+        return [first, await mail(1)]
+
+    first, second = play(MemoryStore(), agent)
+    assert sent == [1, 1]
+    assert first != second
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_same_call_id_twice_in_one_reply_is_two_calls(together: bool) -> None:
+    done: list[int] = []
+
+    @hf.effect(in_doubt="fail", call_id="call_0")
+    async def tool(number: int) -> int:
+        done.append(number)
+        await asyncio.sleep(0)
+        return number
+
+    @hf.agent
+    async def agent() -> list[int]:
+        await model(1)
+        result = list(await hf.gather(tool(1), tool(2))) if together else [await tool(1), await tool(2)]
+        if len(done) == 2:
+            done.append(0)
+            raise Crash
+        return result
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    assert play(store, agent) == [1, 2]
+    assert done == [1, 2, 0]
+
+
+def test_call_id_whose_call_failed_may_be_called_again() -> None:
+    tried: list[int] = []
+
+    @hf.step(call_id="call_0")
+    async def tool() -> int:
+        tried.append(1)
+        if len(tried) == 1:
+            raise ValueError("not yet")
+        return 7
+
+    @hf.agent
+    async def agent() -> int:
+        try:
+            return await tool()
+        except ValueError:
+            return await tool()
+
+    assert play(MemoryStore(), agent) == 7
+
+
+@pytest.mark.parametrize("bad", ["", "x" * 201, "a\nb", 7])
+def test_call_id_that_cannot_be_part_of_a_step_id_is_refused(bad: object) -> None:
+    @hf.step(call_id=lambda: bad)
+    async def tool() -> int:
+        raise AssertionError("executed")
+
+    @hf.agent
+    async def agent() -> int:
+        return await tool()
+
+    with pytest.raises(hf.Misuse, match="call_id="):
+        play(MemoryStore(), agent)
+
+
+def test_key_is_the_same_in_every_attempt_and_after_every_restart() -> None:
+    keys: list[str] = []
+
+    @hf.effect(in_doubt="resend", retry=hf.Retry(base=0.001))
+    async def pay() -> str:
+        keys.append(hf.key())
+        if len(keys) == 1:
+            raise TimeoutError
+        if len(keys) == 2:
+            raise Crash
+        return hf.key()
+
+    @hf.agent
+    async def agent() -> str:
+        return await pay()
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    assert play(store, agent) == keys[0]
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+
+
+def test_key_differs_between_runs_and_between_calls() -> None:
+    @hf.effect(in_doubt="fail")
+    async def pay() -> str:
+        return hf.key()
+
+    @hf.agent
+    async def agent() -> list[str]:
+        return [await pay(), await pay()]
+
+    store = MemoryStore()
+    assert len({*play(store, agent, run_id="a"), *play(store, agent, run_id="b")}) == 4
+
+
+def test_business_key_is_sent_as_it_is() -> None:
+    @hf.effect(in_doubt="fail", key=lambda order, cents: f"order-{order}")
+    async def pay(order: str, cents: int) -> str:
+        return hf.key()
+
+    @hf.agent
+    async def agent() -> str:
+        return await pay("o-1", cents=5)
+
+    store = MemoryStore()
+    assert play(store, agent) == "order-o-1"
+    assert [record.key for record in records(store) if isinstance(record, rec.StepStarted)] == ["order-o-1"]
+
+
+@pytest.mark.parametrize("crash_between", [False, True])
+def test_same_business_key_with_other_arguments_is_an_error(crash_between: bool) -> None:
+    paid: list[int] = []
+
+    @hf.effect(in_doubt="fail", key="order-1")
+    async def pay(cents: int) -> int:
+        paid.append(cents)
+        return cents
+
+    @hf.agent
+    async def agent() -> int:
+        await pay(5)
+        if crash_between and len(paid) == 1:
+            paid.append(0)
+            raise Crash
+        return await pay(6)
+
+    store = MemoryStore()
+    if crash_between:
+        crashing(lambda: play(store, agent))
+    with pytest.raises(KeyReused, match="order-1.*step 1"):
+        play(store, agent)
+    assert 6 not in paid
+
+
+def test_same_business_key_with_the_same_arguments_is_allowed() -> None:
+    @hf.effect(in_doubt="fail", key="order-1")
+    async def pay(cents: int) -> int:
+        return cents
+
+    @hf.agent
+    async def agent() -> int:
+        return await pay(5) + await pay(5)
+
+    assert play(MemoryStore(), agent) == 10
+
+
+def stepping_around_a_doubt() -> tuple[list[str], str]:
+    """A model that asks for the same charge again, under a new call id, while the first one is in doubt."""
+    charged: list[str] = []
+
+    @hf.effect(in_doubt="fail", call_id=lambda call, cents: call, ignore=("call",))
+    async def charge(call: str, cents: int) -> str:
+        charged.append(call)
+        if call == "call_1":
+            raise ConnectionResetError("it may have happened")
+        return call
+
+    @hf.agent
+    async def agent() -> str:
+        try:
+            return await charge("call_1", 5)
+        except hf.InDoubt:
+            return await charge("call_2", 5)
+
+    store = MemoryStore()
+    try:
+        play(store, agent)
+    except hf.RunWaiting:
+        pass
+    return charged, status(store)
+
+
+def test_same_call_while_an_earlier_one_is_in_doubt_goes_to_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert stepping_around_a_doubt() == (["call_1"], "waiting")
+    monkeypatch.setattr(_steps, "_same_in_doubt", lambda call: "")
+    assert stepping_around_a_doubt()[0] == ["call_1", "call_2"]
+
+
+def test_other_arguments_than_the_doubt_are_not_held_back() -> None:
+    charged: list[int] = []
+
+    @hf.effect(in_doubt="fail")
+    async def charge(cents: int) -> int:
+        charged.append(cents)
+        if cents == 5:
+            raise ConnectionResetError
+        return cents
+
+    @hf.agent
+    async def agent() -> int:
+        try:
+            return await charge(5)
+        except hf.InDoubt:
+            return await charge(6)
+
+    with pytest.raises(hf.RunWaiting, match="charge"):
+        play(MemoryStore(), agent)
+    assert charged == [5, 6]
+
+
+def changed_arguments() -> tuple[str, str, list[str]]:
+    """A run recorded with one query and continued with another."""
+    queries, executed = ["shoes"], []
+
+    @hf.step
+    async def look(query: str) -> str:
+        executed.append(query)
+        return query
+
+    @hf.agent
+    async def agent() -> str:
+        found = await look(queries[-1])
+        if len(queries) == 1:
+            raise Crash
+        return found
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    queries.append("boots")
+    try:
+        return play(store, agent), status(store), executed
+    except hf.ReplayMismatch as error:
+        return str(error), status(store), executed
+
+
+def test_other_arguments_on_replay_block_the_run_and_name_both_sides() -> None:
+    message, standing, executed = changed_arguments()
+    assert 'look(query="shoes")' in message
+    assert 'look(query="boots")' in message
+    assert "step 1" in message
+    assert (standing, executed) == ("blocked", ["shoes"])
+
+
+def test_mismatch_cannot_be_swallowed_by_the_agent() -> None:
+    names = ["one"]
+
+    @hf.agent
+    async def agent() -> str:
+        try:
+            return await hf.step(search, name=names[-1])("a")
+        except Exception:  # noqa: BLE001
+            return "swallowed"
+        finally:
+            if len(names) == 1:
+                raise Crash
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    names.append("two")
+    with pytest.raises(hf.ReplayMismatch, match=r"was one\(.*calls two\("):
+        play(store, agent)
+
+
+def test_blocked_run_goes_on_with_the_old_code() -> None:
+    queries = ["shoes"]
+
+    @hf.agent
+    async def agent() -> str:
+        found = await search(queries[-1])
+        if len(queries) == 1:
+            raise Crash
+        return found
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    queries.append("boots")
+    with pytest.raises(hf.ReplayMismatch):
+        play(store, agent)
+    queries.append("shoes")
+    assert play(store, agent) == "SHOES"
+
+
+GROUPS: list[Callable[[], Awaitable[object]]] = [lambda: hf.gather(), lambda: hf.map(search, []), lambda: hf.first(search("b"))]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_group_where_a_step_was_recorded_is_a_mismatch(group: Callable[[], Awaitable[object]]) -> None:
+    old = [True]
+
+    @hf.agent
+    async def agent() -> None:
+        if not old:
+            await group()
+        await search("a")
+        if old:
+            old.clear()
+            raise Crash
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    with pytest.raises(hf.ReplayMismatch, match="search"):
+        play(store, agent)
+
+
+def test_time_out_where_a_step_was_recorded_is_a_mismatch() -> None:
+    old = [True]
+
+    @hf.agent
+    async def agent() -> None:
+        if old:
+            old.clear()
+            await search("a")
+            raise Crash
+        async with hf.timeout(5):
+            await search("a")
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    with pytest.raises(hf.ReplayMismatch, match=r"was search.*calls hf\.timeout"):
+        play(store, agent)
+
+
+class Offer(BaseModel):
+    name: str
+
+
+@dataclass
+class Wish:
+    color: str
+
+
+def test_added_default_field_does_not_change_identity() -> None:
+    class NewOffer(BaseModel):
+        name: str
+        rating: int = 0
+        labels: list[str] = []
+
+    NewOffer.__qualname__ = Offer.__qualname__
+
+    @dataclass
+    class NewWish:
+        color: str
+        sizes: list[int] = field(default_factory=list)
+
+    NewWish.__qualname__ = Wish.__qualname__
+    versions: list[tuple[type, type]] = [(Offer, Wish)]
+
+    @hf.step
+    async def rate(offer: object, wish: object) -> int:
+        return 1
+
+    @hf.agent
+    async def agent() -> int:
+        offer, wish = versions[-1]
+        await rate(offer(name="x"), wish("red"))
+        if len(versions) == 1:
+            raise Crash
+        return 1
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    versions.append((NewOffer, NewWish))
+    assert play(store, agent) == 1
+
+
+def test_added_parameter_with_a_default_does_not_change_identity() -> None:
+    async def old(query: str) -> str:
+        return query
+
+    async def new(query: str, *, limit: int = 10) -> str:
+        raise AssertionError("executed again")
+
+    versions = [old]
+
+    @hf.agent
+    async def agent() -> str:
+        result: str = await hf.step(versions[-1], name="look")("a")
+        if len(versions) == 1:
+            raise Crash
+        return result
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    versions.append(new)
+    assert play(store, agent) == "a"
+
+
+def test_sets_and_keys_count_without_their_order() -> None:
+    orders = [({"a", "b", "c"}, {"x": 1, "y": float("nan")}), ({"c", "b", "a"}, {"y": float("nan"), "x": 1})]
+
+    @hf.step
+    async def look(tags: set[str], options: dict[str, float]) -> int:
+        return len(tags)
+
+    @hf.agent
+    async def agent() -> int:
+        found = await look(*orders[0])
+        if len(orders) == 2:
+            orders.pop(0)
+            raise Crash
+        return found
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    assert play(store, agent) == 3
+
+
+class Client:
+    """Nothing that could be encoded."""
+
+    def __init__(self) -> None:
+        self.socket = object()
+
+
+class OtherClient(Client):
+    pass
+
+
+def test_unencodable_argument_counts_by_type_name() -> None:
+    clients: list[Client] = [Client()]
+
+    @hf.step
+    async def ask(client: Client, question: str) -> str:
+        return question
+
+    @hf.agent
+    async def agent() -> str:
+        answer = await ask(clients[-1], "?")
+        if len(clients) == 1:
+            raise Crash
+        return answer
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    clients.append(OtherClient())
+    with pytest.raises(hf.ReplayMismatch, match="<Client>.*<OtherClient>"):
+        play(store, agent)
+    clients.append(Client())
+    assert play(store, agent) == "?"
+
+
+def test_ignored_argument_does_not_count() -> None:
+    traces = ["t1"]
+
+    @hf.step(ignore=("trace",))
+    async def ask(question: str, trace: str) -> str:
+        return question + trace
+
+    @hf.agent
+    async def agent() -> str:
+        answer = await ask("?", traces[-1])
+        if len(traces) == 1:
+            raise Crash
+        return answer
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    traces.append("t2")
+    assert play(store, agent) == "?t1"
+
+
+def test_effect_whose_result_cannot_be_kept_is_landed() -> None:
+    sent: list[int] = []
+
+    @hf.effect(in_doubt="resend", retry=hf.Retry(base=0.001))
+    async def send() -> object:
+        sent.append(1)
+        return Client()
+
+    @hf.agent
+    async def agent() -> str:
+        try:
+            await send()
+        except hf.ResultNotKept as error:
+            shown = error.shown
+        if len(sent) == 1:
+            sent.append(0)
+            raise Crash
+        return shown
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    assert "Client object at" in play(store, agent)
+    assert sent == [1, 0]
+
+
+def test_return_type_without_a_form_is_refused_before_the_intent() -> None:
+    @hf.effect(in_doubt="fail")
+    async def send() -> Client:
+        raise AssertionError("executed")
+
+    @hf.agent
+    async def agent() -> str:
+        await send()
+        return ""
+
+    store = MemoryStore()
+    with pytest.raises(hf.NotKept, match="Client"):
+        play(store, agent)
+    assert "step.started 1" not in lines(store)
+
+
+def undecodable(*, effect: bool) -> tuple[list[int], str]:
+    """A result recorded as text, asked for as a number."""
+    done: list[int] = []
+    types: list[type] = [str]
+
+    async def make() -> str:
+        done.append(1)
+        return "many"
+
+    @hf.agent
+    async def agent() -> str:
+        decorate = hf.effect(in_doubt="resend", returns=types[-1]) if effect else hf.step(returns=types[-1])
+        await decorate(make)()
+        if len(types) == 1:
+            raise Crash
+        return "went on"
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    types.append(int)
+    with pytest.raises(hf.HoldfastError, match="does not fit its type any more"):
+        play(store, agent)
+    return done, status(store)
+
+
+@pytest.mark.parametrize("effect", [False, True])
+def test_result_that_no_longer_decodes_blocks_and_is_never_executed_again(effect: bool) -> None:
+    assert undecodable(effect=effect) == ([1], "blocked")
+
+
+def test_model_answers_are_recorded_before_the_tools_they_ask_for_start() -> None:
+    asked: list[str] = []
+    store = dies_at("step.started")
+
+    @hf.effect(in_doubt="fail", call_id="call_0")
+    async def tool() -> int:
+        asked.append("tool")
+        return 1
+
+    @hf.agent
+    async def agent() -> int:
+        await model(1)
+        return await tool()
+
+    with pytest.raises(StoreFailed):
+        play(store, agent)
+    assert asked == []
+    assert lines(store) == ["run.started", "step.done 1"]

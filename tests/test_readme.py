@@ -1,0 +1,129 @@
+"""What README.md and the docs print is what happens, and the examples run."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+QUICKSTART = ROOT / "docs" / "quickstart.md"
+GUIDE = ROOT / "docs" / "guide.md"
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+EXAMPLE_LINES = 20
+LIMIT_S = 60.0
+ELSEWHERE = ("pip ", "make ", ".venv/", "source ", "python -m venv")
+"""Commands that install; `make` itself is what runs these tests."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A command and what the page says that it prints."""
+
+    command: str
+    output: str
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def programs(page: Path) -> dict[str, str]:
+    """The programs of a page, by the name under which it says to save them."""
+    found = re.findall(r"Save this as `(\w+\.py)`(?:(?!```).)*```python\n(.*?)```", page.read_text(), re.DOTALL)
+    return dict(found)
+
+
+def commands(page: Path) -> list[Shown]:
+    """The commands of a page, with their output."""
+    parts = [part for block in blocks(page, "console") for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]]
+    return [Shown(*part.split("\n", 1)) for part in parts]
+
+
+def surroundings(folder: Path) -> dict[str, str]:
+    """`python` is this one, prints at once (a killed process loses what it holds back), and keeps runs in the folder."""
+    ours = {"PYTHONPATH": str(Path(holdfast.__file__).parent.parent), "HOLDFAST_STORE": str(folder / "runs.db")}
+    return {**os.environ, **ours, "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "error"}
+
+
+def run(command: list[str], folder: Path) -> str:
+    """What a command prints; the shell's word for one that was killed comes last."""
+    words = [sys.executable, *command[1:]] if command[0] == "python" else command
+    done = subprocess.run(words, cwd=folder, env=surroundings(folder), capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    if done.returncode == -signal.SIGKILL:
+        return f"{done.stdout}Killed\n"
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", [README, QUICKSTART], ids=lambda page: page.name)
+def test_the_page_prints_what_happens(page: Path, tmp_path: Path) -> None:
+    for name, code in programs(page).items():
+        (tmp_path / name).write_text(code)
+    shown = [each for each in commands(page) if not each.command.startswith(ELSEWHERE)]
+    assert shown
+    assert [Shown(each.command, run(each.command.split(), tmp_path)) for each in shown] == shown
+    assert any("Killed" in each.output for each in shown)
+
+
+def test_the_example_of_the_readme_is_short_and_comes_before_any_list() -> None:
+    (example,) = blocks(README, "python")
+    assert len(example.splitlines()) <= EXAMPLE_LINES
+    assert not re.search(r"^\s*([-*]|\d+\.) ", README.read_text().partition(example)[0], re.MULTILINE)
+
+
+def test_what_the_readme_makes_exists() -> None:
+    targets = set(re.findall(r"`make (\w+)`", README.read_text()))
+    assert targets == {"demo"}
+    assert targets <= set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", [README, QUICKSTART, GUIDE], ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("number", range(len(blocks(GUIDE, "python"))))
+def test_the_snippet_of_the_guide_is_python(number: int) -> None:
+    compile(blocks(GUIDE, "python")[number], f"snippet {number} of guide.md", "exec")
+
+
+def test_the_snippets_of_the_guide_run_in_order(tmp_path: Path) -> None:
+    (tmp_path / "guide.py").write_text("\n".join(blocks(GUIDE, "python")))
+    assert run(["python", "guide.py"], tmp_path) == "the run has ended\n"
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+def test_the_example_runs_and_gives_its_recorded_result_again(example: Path, tmp_path: Path) -> None:
+    first, again = (run(["python", str(example)], tmp_path).splitlines() for _ in range(2))
+    assert first
+    assert first[-len(again) :] == again
+
+
+DIE_ONCE = """
+import os, signal
+def die_once():
+    if hf.current().attempt == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_tool_loop_goes_on(tmp_path: Path) -> None:
+    code = (ROOT / "examples" / "tool_loop.py").read_text()
+    example = tmp_path / "killed.py"
+    example.write_text(DIE_ONCE + code.replace('return f"booked', 'die_once(); return f"booked'))
+    first, second = (run(["python", str(example)], tmp_path).splitlines() for _ in range(2))
+    assert [line.partition(":")[0] for line in first] == ["model", "tool", "tool", "model", "tool", "Killed"]
+    assert second[0] == first[-2]
+    assert second[1:] == ["model: reads 6 messages", "Rome is warmer. I booked three nights."]

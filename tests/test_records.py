@@ -1,0 +1,143 @@
+"""Every kind of record goes to a row's body and comes back, and rows of every earlier format can still be read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from crashing import play
+
+import holdfast as hf
+from holdfast import _records as rec
+from holdfast._journal import Journal, record_of
+from holdfast.store import FORMAT, Append, Head, Row
+from holdfast.stores.memory import MemoryStore
+
+FORMATS = Path(__file__).parent / "formats"
+ERROR = {"type": "ValueError", "message": "näh \ud800", "args": [1, None]}
+
+FULL: list[rec.Record] = [
+    rec.RunStarted(agent="buy", fingerprint="1:a", origin="r", owner="o", version="2", tags={"kunde": "7"}, args=b'{"x":1}', args_sha="s"),
+    rec.RunResumed(owner="o", why="taken over", version="3", cleared=["1", "2.1.1"]),
+    rec.RunDone(value=b'"fine"'),
+    rec.RunFailed(error=ERROR, escaped=["4"]),
+    rec.RunCancelled(by="ann", reason="too late"),
+    rec.RunWaiting(waits="for ann", steps=["4"]),
+    rec.RunReleased(reason="crash"),
+    rec.RunBlocked(step_id="4", error=ERROR),
+    rec.StepStarted(step_id="4", name="pay", fingerprint="1:b", attempt=2, effect=True, key="k", args=b"{}", args_sha="s"),
+    rec.AttemptFailed(step_id="4", name="pay", fingerprint="1:b", error=ERROR, attempt=2, landed="unknown", delay_ms=20),
+    rec.StepDone(step_id="4", name="pay", fingerprint="1:b", value=b"7", attempt=2, effect=True, started_us=5, usage=[{"usd": 0.1}]),
+    rec.StepDone(step_id="4", name="pay", fingerprint="1:b", not_kept="no form", shown="<object>"),
+    rec.StepFailed(step_id="4", name="pay", fingerprint="1:b", error=ERROR, doubt=True, effect=True, usage=[{"usd": 0.1}]),
+    rec.StepBrokenOff(step_id="4", name="pay", fingerprint="1:b", attempt=2, effect=True, cause="3"),
+    rec.DoubtOpened(step_id="4", name="pay", fingerprint="1:b", reason="died", action="ask"),
+    rec.DoubtSettled(step_id="4", verdict="landed", by="ann", reason="seen", value=b"7"),
+    rec.TimeoutFired(step_id="4"),
+    rec.StateSaved(step_id="/state.1", value=b'{"a":1}'),
+    rec.TimeRead(step_id="2.1", times_us=[1, 2]),
+]
+
+
+def again(record: rec.Record) -> rec.Record:
+    return rec.from_parts(kind=record.kind, step_id=record.step_id, body=rec.to_body(record), value=record.value, args=record.args)
+
+
+@pytest.mark.parametrize("record", FULL, ids=lambda record: record.kind)
+def test_every_kind_comes_back_equal(record: rec.Record) -> None:
+    assert again(record) == record
+
+
+def test_no_kind_is_missing_above() -> None:
+    assert {record.kind for record in FULL} == set(rec.KINDS)
+
+
+@pytest.mark.parametrize("cls", rec.KINDS.values(), ids=lambda cls: cls.kind)
+def test_fields_that_hold_their_default_are_left_out(cls: type[rec.Record]) -> None:
+    missing = dataclasses.MISSING
+    required = {f.name: f"<{f.name}>" for f in dataclasses.fields(cls) if f.default is missing and f.default_factory is missing}
+    bare = cls(**required)
+    assert json.loads(rec.to_body(bare)) == required
+    assert again(bare) == bare
+
+
+def test_what_has_a_column_of_its_own_is_not_in_the_body() -> None:
+    body = json.loads(rec.to_body(FULL[0]))
+    assert not {"step_id", "value", "args"} & body.keys()
+    assert body["args_sha"] == "s"
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown kind of record 'step.dreamt'"):
+        rec.from_parts(kind="step.dreamt", step_id="1", body=b"{}", value=None, args=None)
+
+
+@pytest.mark.parametrize("body", [b'{"soul":1}', b"[1]", b"1", b"{", b"\xff", b'{"value":"x"}'])
+def test_a_body_with_other_fields_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError):
+        rec.from_parts(kind="run.done", step_id="", body=body, value=None, args=None)
+
+
+def test_a_missing_field_is_refused() -> None:
+    with pytest.raises(ValueError, match="other fields"):
+        rec.from_parts(kind="timeout.fired", step_id="1", body=b'{"name":"x"}', value=None, args=None)
+    with pytest.raises(ValueError, match="other fields"):
+        rec.from_parts(kind="run.failed", step_id="", body=b"{}", value=None, args=None)
+
+
+def test_records_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        FULL[2].value = b"other"  # type: ignore[misc]
+
+
+def stored_runs(path: Path) -> list[tuple[Head, list[Row]]]:
+    """The runs of a fixture: bytes are written as text, digests in hexadecimal."""
+    runs = []
+    for run in json.loads(path.read_text())["runs"]:
+        head = Head(**{**run["head"], "digest": bytes.fromhex(run["head"]["digest"])})
+        rows = [
+            Row(
+                seq=row["seq"], epoch=row["epoch"], at_us=row["at_us"], kind=row["kind"], step_id=row["step_id"], body=row["body"].encode(),
+                value=None if row["value"] is None else row["value"].encode(),
+                args=None if row["args"] is None else row["args"].encode(), digest=bytes.fromhex(row["digest"]),
+            )
+            for row in run["rows"]
+        ]  # fmt: skip
+        runs.append((head, rows))
+    return runs
+
+
+def test_this_format_has_a_fixture() -> None:
+    assert (FORMATS / f"{FORMAT}.json").exists()
+
+
+@pytest.mark.parametrize("path", sorted(FORMATS.glob("*.json")), ids=lambda path: f"format {path.stem}")
+def test_runs_of_every_format_are_read_and_verified(path: Path) -> None:
+    runs = stored_runs(path)
+    assert {head.status for head, _ in runs} == {"done", "failed", "waiting", "queued", "cancelled", "blocked"}
+    for head, rows in runs:
+        journal = Journal.load(head, rows)
+        assert journal.head.seq == len(rows)
+    kinds = {row.kind for _, rows in runs for row in rows}
+    assert kinds == set(rec.KINDS)
+
+
+@hf.step
+async def remember(text: str) -> str:
+    raise AssertionError("an old run would be executed again")
+
+
+@hf.agent(name="remembering")
+async def remembering(text: str) -> list[str]:
+    return [await remember(text), await remember(text + "!")]
+
+
+def test_an_old_run_is_continued_by_this_version() -> None:
+    head, rows = next((head, rows) for head, rows in stored_runs(FORMATS / "1.json") if head.run_id == "old-queued")
+    store = MemoryStore()
+    store.append([Append("old-queued", 0, 0, rows, head)])
+    assert play(store, remembering, "ä", run_id="old-queued") == ["ä", "ä!"]
+    written = record_of(store.load("old-queued")[1][-1])  # type: ignore[index]
+    assert written == rec.RunDone(value='["ä","ä!"]'.encode())
