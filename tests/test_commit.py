@@ -119,7 +119,9 @@ def test_what_lost_its_lease_once_can_never_commit_again(committer: Committer, s
             committer.commit(journal, done("1"))
     with pytest.raises(LeaseLost):
         committer.commit_inline(journal, done("1"))
-    assert store.appends[-1] != ["step.done"]
+    loaded = store.load("r")
+    assert loaded is not None
+    assert [row.kind for row in loaded[1]] == ["run.started", "run.resumed"]
 
 
 def test_two_journals_of_one_run_do_not_meet_in_a_batch(committer: Committer, store: WatchedMemory) -> None:
@@ -266,7 +268,7 @@ async def quick(n: int) -> int:
 
 @hf.agent
 async def alone() -> int:
-    return await quick(1) + await quick(2)
+    return sum([await quick(n) for n in range(6)])
 
 
 @hf.agent
@@ -278,7 +280,7 @@ def test_a_run_alone_commits_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     with hf.Holdfast("memory:") as app:
         used = threads_used(monkeypatch)
         app.run(alone, run_id="r")
-        assert used[1:] == [threading.get_ident()] * 3
+        assert used[-4:] == [threading.get_ident()] * 4  # the first may find the thread that claimed still at its lock
 
 
 def test_branches_share_a_flush_instead(monkeypatch: pytest.MonkeyPatch) -> None:

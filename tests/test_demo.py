@@ -14,6 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.demo import evidence
+from holdfast.demo.ending import Ending
 from holdfast.demo.show import show
 from holdfast.demo.stage import AGENT, BANK, Command, Stage
 
@@ -164,7 +165,7 @@ def test_a_bank_that_does_not_start_is_said_so(tmp_path: Path, capfd: pytest.Cap
 
 def test_step_47_is_the_charge_of_the_sixteenth_order(tmp_path: Path) -> None:
     assert (evidence.STEPS, evidence.KILL_STEP, evidence.KILL_ORDER) == (60, 47, 16)
-    with Stage(tmp_path) as stage:
+    with Ending() as ending, Stage(tmp_path, ending) as stage:
         life = stage.live(lambda _step, _how: None)
     assert life.did[-1] == ("charge", "o-16")
     assert re.search(r"--store \S+/runs\.db", " ".join(stage.line))

@@ -13,6 +13,10 @@ import pytest
 import holdfast as hf
 import holdfast.sync as hfs
 from agents_for_tests.sites import WatchedMemory, WatchedSqlite, eventually
+from holdfast import _records as rec
+from holdfast._commands import Commit, WaitForPerson
+from holdfast._drive import drive_async, drive_blocking
+from holdfast._run import Scope, place
 from holdfast.errors import Misuse, RunInterrupted, Unwinding
 from holdfast.stores.sqlite import SqliteStore
 
@@ -588,3 +592,30 @@ def test_a_def_effect_in_doubt_does_not_stop_the_event_loop_of_the_other_branche
     app.resolve("r", app.inbox()[0].step_id, landed=1, by="ann")
     assert app.run(agent, run_id="r", wait=False) == [1, 2]
     assert calls == [2]
+
+
+@pytest.mark.parametrize("mode", ["async", "def"])
+def test_a_person_who_is_faster_than_the_waiter_is_heard(app: hf.Holdfast, mode: str) -> None:
+    """Between the record of the question and the waiting there is a moment, and the answer may come in it."""
+
+    def answered_already() -> Any:
+        yield Commit([rec.DoubtOpened(step_id="9", name="pay", fingerprint="", reason="", action="ask")])
+        yield Commit([rec.DoubtSettled(step_id="9", verdict="landed", by="ann", value=b"1")])
+        settled = yield WaitForPerson("9")
+        yield Commit([rec.StepDone(step_id="9", name="pay", fingerprint="", effect=True, value=b"1")])
+        return settled.by
+
+    def scope() -> Scope:
+        found = place.get()
+        assert isinstance(found, Scope)
+        return found
+
+    @hf.agent
+    async def agent() -> str:
+        return str(await drive_async(answered_already(), scope().run, scope()))
+
+    @hf.agent(name="agent")
+    def blocking() -> str:
+        return str(drive_blocking(answered_already(), scope().run, scope()))
+
+    assert app.run(agent if mode == "async" else blocking, run_id="r", wait=False) == "ann"

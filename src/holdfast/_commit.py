@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from . import _records as rec
 from ._clock import Clock
 from ._journal import Journal
-from .errors import Stopped, StoreBusy, StoreError
+from .errors import Stopped, StoreBusy, StoreError, StoreFailed
 from .store import Append, Store
 
 MAX_BATCH = 500
@@ -133,8 +133,8 @@ class Committer:
             (stale,) = self.store.append((append,), wait=False)
         except StoreBusy:
             raise
-        except StoreError as error:
-            journal.broken = Stopped(error)
+        except Exception as error:
+            journal.broken = Stopped(error if isinstance(error, StoreError) else _collapsed(self.store, error))
             raise journal.broken from error
         if stale is not None:
             raise journal.refused()
@@ -149,6 +149,11 @@ class Committer:
             answers = self.store.append([append for append, _ in sealed]) if sealed else []
         except StoreError as error:
             _fail(sealed, error)
+        except BaseException as error:
+            _fail(sealed, _collapsed(self.store, error))  # whoever waits must hear of it, whatever it was
+            if not isinstance(error, Exception):
+                _announce(batch)
+                raise
         else:
             for (append, tickets), stale in zip(sealed, answers, strict=True):
                 _settle(append, tickets, refused=stale is not None)
@@ -178,6 +183,10 @@ class Committer:
             except BaseException as error:  # noqa: BLE001 (a journal that is lost or broken says so to its own tickets alone)
                 _refuse(tickets, error)
         return sealed
+
+
+def _collapsed(store: Store, error: BaseException) -> StoreError:
+    return StoreFailed(store.url, f"the store broke down, and it is not known what was written ({type(error).__name__}: {error})")
 
 
 def _records_of(tickets: list[Ticket]) -> list[rec.Record]:

@@ -143,8 +143,7 @@ def _resend(call: Call, doubt: Uncertain, action: Resend) -> Life[Move]:
 
 def _verify(call: Call, doubt: Uncertain, action: Verify) -> Life[Move]:
     yield Commit([_opened(call, doubt.reason, "verify")])
-    yield Pause(_settle_wait_s(call, action.settle_s))
-    verdict, why = yield from _probe(call, action)
+    verdict, why = yield from _believable(call, action)
     reach("doubt.before_settle")
     match verdict:
         case _landing.Landed():
@@ -163,6 +162,18 @@ def _verify(call: Call, doubt: Uncertain, action: Verify) -> Life[Move]:
         case _:
             yield Commit([rec.DoubtSettled(step_id=call.step_id, verdict="unknown", by="probe", reason=why)])
             return (yield from _ask(call, doubt, why))
+
+
+def _believable(call: Call, action: Verify) -> Life[tuple[object, str]]:
+    """What the probe says: "landed" is believed at once, "not landed" only when nothing can be under way any more."""
+    early_s = _settle_wait_s(call, action.settle_s)
+    verdict, why = yield from _probe(call, action)
+    if early_s <= 0 or not isinstance(verdict, _landing.NotLanded):
+        return verdict, why
+    reason = f"not there, but it may still be under way: asking again in {early_s:.1f} s"
+    yield Commit([rec.DoubtSettled(step_id=call.step_id, verdict="unknown", by="probe", reason=reason)])
+    yield Pause(early_s)
+    return (yield from _probe(call, action))
 
 
 def _probe(call: Call, action: Verify) -> Life[tuple[object, str]]:

@@ -201,8 +201,9 @@ async def _person_async(run: Run, scope: Scope, step_id: str) -> Any:
     waiter = _waiting(run, scope, step_id)
     waiter.future = asyncio.get_running_loop().create_future()
     try:
-        run.park_if_stuck()
-        await waiter.future
+        if not _spoken(run, step_id):
+            run.park_if_stuck()
+            await waiter.future
         return _woken(run, waiter)
     finally:
         _waited(run, scope, waiter)
@@ -211,14 +212,20 @@ async def _person_async(run: Run, scope: Scope, step_id: str) -> Any:
 def _person_blocking(run: Run, scope: Scope, step_id: str) -> Any:
     waiter = _waiting(run, scope, step_id)
     try:
-        if run.blocking:
-            run.park_if_stuck()
-        else:
-            run.unwind(Parked())  # it would stop the event loop, and with it all other branches
-        waiter.event.wait()
+        if not _spoken(run, step_id):
+            if run.blocking:
+                run.park_if_stuck()
+            else:
+                run.unwind(Parked())  # it would stop the event loop, and with it all other branches
+            waiter.event.wait()
         return _woken(run, waiter)
     finally:
         _waited(run, scope, waiter)
+
+
+def _spoken(run: Run, step_id: str) -> bool:
+    """Whether the person was faster than the waiter; asked after the waiter can be found, so that no word is lost."""
+    return run.journal.histories[step_id].settled is not None
 
 
 def _waiting(run: Run, scope: Scope, step_id: str) -> Waiter:

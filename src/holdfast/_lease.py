@@ -57,6 +57,7 @@ class Keeper:
         self.owner = new_owner()
         self.runs: dict[str, Run] = {}
         self.left_behind = False
+        self._taken: dict[str, object] = {}
         self._store, self._clock, self._lease_s = store, clock, lease_s
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -69,6 +70,15 @@ class Keeper:
                 self._store.enroll(self.owner)
                 self._thread = threading.Thread(target=self._loop, name="holdfast-keeper", daemon=True)
                 self._thread.start()
+
+    def takes(self, run_id: str, by: object) -> bool:
+        """Whether `by` is the one in this process that may claim the run: all share one owner, so the fence alone would let them all in."""
+        return self._taken.setdefault(run_id, by) is by
+
+    def let_go(self, run_id: str, by: object) -> None:
+        """Let somebody else in this process claim the run."""
+        if self._taken.get(run_id) is by:
+            del self._taken[run_id]
 
     def close(self) -> None:
         """Stop beating; an owner that holds nothing is forgotten, one that left a run behind stays to be found dead."""

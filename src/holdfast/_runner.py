@@ -107,18 +107,18 @@ def attend(engine: Engine, order: Order) -> Errand:
     """From the order to its result, through whatever waits the run has in it."""
     announced = False
     while True:
-        taken = yield from _acquire(engine, order)
-        if not isinstance(taken, Run):
-            return _result(order, taken)
         try:
-            return (yield Play(taken))
+            taken = yield from _acquire(engine, order)
+            return (yield Play(taken)) if isinstance(taken, Run) else _result(order, taken)
         except RunWaiting as waiting:
             if not order.wait:
                 raise
             if not announced:
                 announced = True
                 sys.stderr.write(f"holdfast: {waiting}\n")
-            yield from _until_moved(engine, order.run_id)
+        finally:
+            engine.keeper.let_go(order.run_id, order)
+        yield from _until_moved(engine, order.run_id)
 
 
 async def attend_async(engine: Engine, order: Order) -> Any:
@@ -183,6 +183,9 @@ def _acquire(engine: Engine, order: Order) -> Errand:
                 yield Pause(POLL_S)
                 continue
             claim = _resumed(engine, order, journal)
+        if not engine.keeper.takes(order.run_id, order):
+            yield Pause(POLL_S)
+            continue
         try:
             reach("claim.before")
             engine.keeper.enroll()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import io
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -20,6 +18,7 @@ from rich.table import Table
 from holdfast._inspect import Checkpoint
 
 from .agent import ORDERS
+from .ending import Ending
 from .evidence import BEGUN, KILL_STEP, STEPS, Evidence, Finding, How, Life, findings
 from .stage import AGENT, BANK, Command, Silent, Stage, folder
 
@@ -42,9 +41,9 @@ def show(*, bank: Command = BANK, agent: Command = AGENT) -> int:
     """Play the demo; 0 if every promise was kept, 1 if not. The commands are parameters so that a test can send in a forger."""
     began_s = time.monotonic()
     console = _console()
-    with _ended_by_signals(), folder() as place:
+    with Ending() as ending, folder() as place:
         try:
-            with Stage(place, bank=bank, agent=agent) as stage:
+            with Stage(place, ending, bank=bank, agent=agent) as stage:
                 evidence = _play(console, stage)
         except (Silent, OSError) as silent:
             console.print(f"[red]The demo could not be played:[/] {escape(str(silent))}")
@@ -181,18 +180,3 @@ def _table(title: str) -> Table:
 def _shown(command: Command) -> str:
     """The command as a person would type it."""
     return " ".join([Path(command[0]).name, *(Path(word).name if word.startswith("/") else word for word in command[1:])])
-
-
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """A request to end, Ctrl-C too, lets everything be put away first."""
-
-    def leave(number: int, _: object) -> None:
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -18,6 +18,7 @@ import holdfast as hf
 from holdfast._inspect import Checkpoint
 
 from .agent import RUN_ID, Client
+from .ending import Ending
 from .evidence import KILL_ORDER, Evidence, How, Ledger, Life
 
 Command: TypeAlias = tuple[str, ...]
@@ -70,10 +71,11 @@ class _Notes:
 class Stage:
     """A folder, a service and a queue of what the processes say."""
 
-    def __init__(self, folder: Path, *, bank: Command = BANK, agent: Command = AGENT) -> None:
+    def __init__(self, folder: Path, ending: Ending, *, bank: Command = BANK, agent: Command = AGENT) -> None:
         self.store = folder / "runs.db"
         self._said: queue.Queue[Line] = queue.Queue()
         self._processes = ExitStack()
+        self._ending = ending
         self._agent = agent
         self._bank = bank
         self.url = ""
@@ -88,7 +90,8 @@ class Stage:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._processes.close()
+        with self._ending.held():
+            self._processes.close()
 
     @property
     def line(self) -> Command:
@@ -128,8 +131,9 @@ class Stage:
 
     def _start(self, name: str, command: Command) -> subprocess.Popen[str]:
         """Start a process whose words go to the queue; it ends with the stage at the latest."""
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
-        self._processes.callback(_end, process)
+        with self._ending.held():
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+            self._processes.callback(_end, process)
         threading.Thread(target=self._listen, args=(name, process), daemon=True).start()
         return process
 

@@ -1,0 +1,106 @@
+"""An agent that writes to a ledger file, and the process that owns it: raced, stopped, killed and taken over by tests.
+
+    owner.py STORE LEDGER LEASE [unfenced] [unbeating] [hold=PLACE]
+
+Reads run ids from standard input, one per line, runs the agent under each and prints what came of it. `hold=PLACE` makes it say
+"holding" at that place of the agent ("step", "between", "loop" or "body") and wait there for a line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import holdfast as hf
+from holdfast.store import Append, Stale
+from holdfast.stores.sqlite import SqliteStore
+
+BUSY_S = 1.5
+
+
+class Unfenced(SqliteStore):
+    """A store without a fence: whatever is appended goes behind what stands there now."""
+
+    def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
+        return super().append([self._moved(one) for one in batch], wait=wait)
+
+    def _moved(self, one: Append) -> Append:
+        head = self.head(one.run_id)
+        if head is None:
+            return one
+        rows = [row._replace(seq=head.seq + n, epoch=head.epoch) for n, row in enumerate(one.rows, 1)]
+        moved = one.head._replace(seq=head.seq + len(rows), epoch=head.epoch)
+        return one._replace(epoch=head.epoch, seq=head.seq, rows=rows, head=moved)
+
+
+class Unbeating(SqliteStore):
+    """A store in which an owner never beats again after it has enrolled."""
+
+    def renew(self, owner: str) -> None:
+        """Nothing."""
+
+
+def line() -> str:
+    return sys.stdin.readline().strip()
+
+
+def hold(here: str, places: Sequence[str]) -> None:
+    if here in places:
+        print("holding", flush=True)
+        line()
+
+
+def working(ledger: Path, places: Sequence[str] = ()) -> Any:
+    """The agent: a step, an effect that adds one line to the ledger, a step."""
+
+    @hf.step
+    async def prepare(order: str) -> int:
+        hold("step", places)
+        if "loop" in places:
+            print("holding", flush=True)
+            time.sleep(BUSY_S)  # noqa: ASYNC251 (a busy event loop is the point)
+        if "async" in places:
+            print("holding", flush=True)
+            await asyncio.sleep(60)
+        return os.getpid()
+
+    @hf.effect(in_doubt="ask")
+    async def charge(order: str) -> int:
+        with ledger.open("a") as file:
+            file.write(f"{order}\n")
+        hold("body", places)
+        return os.getpid()
+
+    @hf.step
+    async def report(order: str) -> int:
+        return os.getpid()
+
+    @hf.agent
+    async def work(order: str) -> list[int]:
+        first = await prepare(order)
+        hold("between", places)
+        return [first, await charge(order), await report(order)]
+
+    return work
+
+
+def main(store: str, ledger: str, lease: str, *words: str) -> None:
+    places = [word.removeprefix("hold=") for word in words if word.startswith("hold=")]
+    kind = Unfenced if "unfenced" in words else Unbeating if "unbeating" in words else SqliteStore
+    agent = working(Path(ledger), places)
+    with hf.Holdfast(kind(store), lease=float(lease)) as app:
+        print("ready", flush=True)
+        while run_id := line():
+            try:
+                print(app.run(agent, run_id, run_id=run_id, wait=False), flush=True)
+            except BaseException as error:  # noqa: BLE001 (whatever it is, the test wants to know)
+                print(type(error).__name__, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,769 @@
+"""Replay: the code sees what it saw, in the order in which it saw it. One test for each rule of the design."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from crashing import Crash, crashing, lines, play, records, status
+
+import holdfast as hf
+import holdfast.sync as hfs
+from holdfast import _records as rec
+from holdfast._turnstile import Turnstile
+from holdfast.stores.memory import MemoryStore
+
+LETTERS = "abcde"
+DELAYS: dict[str, float] = {}
+"""How long the step of each letter takes; changed between the attempts of a run."""
+
+
+@hf.step
+async def slow(letter: str) -> str:
+    await asyncio.sleep(DELAYS.get(letter, 0.0))
+    return letter
+
+
+async def shared_list_in_gather(seen: list[str]) -> None:
+    async def branch(letter: str) -> None:
+        for turn in "12":
+            seen.append(await slow(letter) + turn)
+
+    await hf.gather(*(branch(letter) for letter in LETTERS))
+
+
+async def raw_first_completed(seen: list[str]) -> None:
+    pending = {asyncio.ensure_future(slow(letter)) for letter in LETTERS}
+    while pending:
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        seen += sorted(task.result() for task in done)
+
+
+async def raw_as_completed(seen: list[str]) -> None:
+    for next_one in asyncio.as_completed([slow(letter) for letter in LETTERS]):
+        seen.append(await next_one)
+
+
+async def nested_gathers(seen: list[str]) -> None:
+    async def deep(letter: str, depth: int) -> None:
+        if depth:
+            await hf.gather(deep(letter, depth - 1))
+            seen.append(f"{letter}{depth}")
+        else:
+            seen.append(await slow(letter))
+
+    await hf.gather(*(deep(letter, depth) for depth, letter in enumerate("abc")))
+
+
+async def a_queue_between(seen: list[str]) -> None:
+    queue: asyncio.Queue[str] = asyncio.Queue()
+
+    async def produce(letter: str) -> None:
+        await queue.put(await slow(letter))
+
+    async def consume() -> None:
+        for _ in LETTERS:
+            seen.append(await slow("x") + await queue.get())
+
+    await hf.gather(consume(), *(produce(letter) for letter in LETTERS))
+
+
+async def mapped_with_a_limit(seen: list[str]) -> None:
+    async def one(letter: str) -> None:
+        seen.append(await slow(letter))
+        seen.append(await slow(letter.upper()))
+
+    await hf.map(one, LETTERS, limit=2)
+
+
+async def steps_decided_by_the_order(seen: list[str]) -> None:
+    async def branch(letter: str) -> None:
+        await slow(letter)
+        seen.append(letter)
+        seen.append(await slow("-".join(seen)))
+
+    await hf.gather(*(branch(letter) for letter in "abc"))
+
+
+RACES = [
+    shared_list_in_gather, raw_first_completed, raw_as_completed, nested_gathers, a_queue_between, mapped_with_a_limit,
+    steps_decided_by_the_order,
+]  # fmt: skip
+
+
+def seen_twice(race: Callable[[list[str]], Awaitable[None]], live: dict[str, float]) -> tuple[list[str], list[str]]:
+    """What the agent sees live, and what it sees after a crash when every step would take another time."""
+    views: list[list[str]] = []
+
+    @hf.agent
+    async def agent() -> int:
+        seen: list[str] = []
+        await race(seen)
+        views.append(seen)
+        if len(views) == 1:
+            raise Crash
+        return 0
+
+    store = MemoryStore()
+    DELAYS.clear()
+    DELAYS.update(live)
+    crashing(lambda: play(store, agent))
+    DELAYS.clear()
+    play(store, agent)
+    return views[0], views[1]
+
+
+def dice(seed: int) -> dict[str, float]:
+    stream = random.Random(seed)
+    return {letter: stream.random() / 250 for letter in LETTERS + LETTERS.upper() + "x"}
+
+
+@pytest.mark.parametrize("race", RACES)
+def test_outcomes_are_released_in_recorded_order(race: Callable[[list[str]], Awaitable[None]]) -> None:
+    for seed in range(4):
+        live, replayed = seen_twice(race, dice(seed))
+        assert live == replayed
+
+
+REVERSED = {letter: 0.002 * (len(LETTERS) - index) for index, letter in enumerate(LETTERS)}
+
+
+def test_order_would_be_another_without_the_turnstile(monkeypatch: pytest.MonkeyPatch) -> None:
+    live, replayed = seen_twice(raw_as_completed, REVERSED)
+    assert live == replayed == list(reversed(LETTERS))
+
+    def release_at_once(self: Turnstile, seq: int) -> bool:
+        self._boundary(seq)
+        return True
+
+    monkeypatch.setattr(Turnstile, "at_once", release_at_once)
+    live, replayed = seen_twice(raw_as_completed, REVERSED)
+    assert live == list(reversed(LETTERS))
+    assert replayed != live
+
+
+def test_order_holds_when_only_a_part_was_recorded() -> None:
+    views: list[list[str]] = []
+    bodies: list[str] = []
+
+    @hf.step
+    async def work(letter: str) -> str:
+        bodies.append(letter)
+        await asyncio.sleep(REVERSED[letter])
+        if letter == "b" and len(views) == 1:
+            raise Crash
+        return letter
+
+    @hf.agent
+    async def agent() -> list[str]:
+        seen: list[str] = []
+        views.append(seen)
+
+        async def branch(letter: str) -> None:
+            seen.append(await work(letter))
+
+        await hf.gather(*(branch(letter) for letter in LETTERS))
+        return seen
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    recorded = list(views[0])
+    result = play(store, agent)
+    assert result[: len(recorded)] == recorded
+    assert sorted(result) == list(LETTERS)
+    assert sorted(bodies) == sorted([*LETTERS, "b"])
+
+
+def test_threads_see_the_recorded_order() -> None:
+    views: list[list[str]] = []
+    gates = {letter: threading.Event() for letter in LETTERS + "_"}
+
+    @hfs.step
+    def wait_for(letter: str, before: str) -> str:
+        assert gates[before].wait(5)
+        return letter
+
+    @hfs.agent
+    def agent() -> int:
+        seen: list[str] = []
+
+        def branch(letter: str, before: str) -> None:
+            seen.append(wait_for(letter, before))
+            gates[letter].set()
+
+        hfs.gather(*(lambda pair=pair: branch(*pair) for pair in zip("abcde", "bcde_", strict=True)))  # type: ignore[misc]
+        views.append(seen)
+        if len(views) == 1:
+            raise Crash
+        return 0
+
+    store = MemoryStore()
+    gates["_"].set()
+    crashing(lambda: play(store, agent))
+    play(store, agent)
+    assert views == [list("edcba"), list("edcba")]
+
+
+@hf.step
+async def boom(text: str, error: type[Exception] = ValueError) -> str:
+    raise error(text)
+
+
+def test_gather_waits_for_all_branches_and_raises_the_lowest_error() -> None:
+    finished: list[str] = []
+
+    async def branch(letter: str, delay_s: float, error: type[Exception] | None) -> None:
+        await asyncio.sleep(delay_s)
+        if error:
+            finished.append(letter)
+            await boom(letter, error)
+        finished.append(await slow(letter))
+
+    @hf.agent
+    async def agent() -> str:
+        try:
+            await hf.gather(branch("a", 0.004, None), branch("b", 0.002, KeyError), branch("c", 0, ValueError))
+        except Exception as error:  # noqa: BLE001
+            return f"{type(error).__name__} after {len(finished)}"
+        return "nothing"
+
+    assert play(MemoryStore(), agent) == "KeyError after 3"
+
+
+def racing() -> tuple[list[str], list[str]]:
+    """A race whose loser would go on to an effect; it crashes after the race, and goes on when the loser is the quicker one."""
+    effects: list[str] = []
+    winners: list[str] = []
+
+    @hf.effect(in_doubt="fail")
+    async def pay(who: str) -> str:
+        effects.append(who)
+        return who
+
+    async def branch(letter: str) -> str:
+        await slow(letter)
+        await asyncio.sleep(DELAYS["then " + letter])
+        return await pay(letter)
+
+    @hf.agent
+    async def agent() -> str:
+        winner = await hf.first(branch("a"), branch("b"))
+        winners.append(winner)
+        if len(winners) == 1:
+            raise Crash
+        return winner
+
+    store = MemoryStore()
+    DELAYS.clear()
+    DELAYS.update({"a": 0.0, "b": 0.0, "then a": 0.0, "then b": 0.05})
+    crashing(lambda: play(store, agent))
+    DELAYS.update({"then a": 0.003, "then b": 0.0})
+    play(store, agent)
+    return winners, effects
+
+
+def test_first_records_its_winner_and_the_losers_later_steps_are_never_executed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert racing() == (["a", "a"], ["a"])
+    monkeypatch.setattr("holdfast._run.Scope.to_be_cancelled", lambda self: False)
+    assert racing() == (["a", "a"], ["a", "b"])
+
+
+def test_time_out_is_recorded_and_replayed() -> None:
+    views: list[list[str]] = []
+
+    @hf.agent
+    async def agent() -> int:
+        seen: list[str] = []
+        views.append(seen)
+        try:
+            async with hf.timeout(0.02):
+                seen.append(await slow("a"))
+                seen.append(await slow("b"))
+        except TimeoutError:
+            seen.append("late")
+        if len(views) == 1:
+            raise Crash
+        return 0
+
+    store = MemoryStore()
+    DELAYS.clear()
+    DELAYS.update({"b": 5.0})
+    crashing(lambda: play(store, agent))
+    DELAYS.clear()
+    play(store, agent)
+    assert views == [["a", "late"], ["a", "late"]]
+
+
+def test_raw_time_out_that_cancels_a_step_stops_the_run_as_interrupted() -> None:
+    tried: list[str] = []
+
+    @hf.step
+    async def work() -> str:
+        tried.append("work")
+        await asyncio.sleep(5 if len(tried) == 1 else 0)
+        return "done"
+
+    @hf.agent
+    async def agent() -> str:
+        before = await slow("a")
+        try:
+            async with asyncio.timeout(0.01):
+                return before + await work()
+        except TimeoutError:
+            tried.append("a path that replay could not take")
+            return before
+
+    store = MemoryStore()
+    with pytest.raises(hf.RunInterrupted, match=r"step 2.*hf\.timeout"):
+        play(store, agent)
+    assert status(store) == "queued"
+    assert play(store, agent) == "adone"
+    assert tried == ["work", "work"]
+
+
+def test_raw_cancel_of_an_effect_is_a_doubt() -> None:
+    paid: list[int] = []
+
+    @hf.effect(in_doubt="ask")
+    async def pay() -> int:
+        paid.append(1)
+        await asyncio.sleep(5)
+        return 1
+
+    @hf.agent
+    async def agent() -> int:
+        return await asyncio.wait_for(pay(), 0.01)
+
+    store = MemoryStore()
+    with pytest.raises(hf.RunInterrupted):
+        play(store, agent)
+    with pytest.raises(hf.RunWaiting, match="pay"):
+        play(store, agent)
+    assert paid == [1]
+
+
+def test_random_numbers_are_one_seeded_stream_per_scope() -> None:
+    views: list[list[float]] = []
+
+    @hf.step
+    async def throw() -> float:
+        return hf.current().random.random()
+
+    async def branch() -> float:
+        await slow("a")
+        return hf.current().random.random()
+
+    @hf.agent
+    async def agent() -> int:
+        run = hf.current()
+        seen = [run.random.random(), await throw(), run.random.random(), *await hf.gather(branch(), branch()), run.uuid().int]
+        views.append(seen)
+        if len(views) == 1:
+            raise Crash
+        return 0
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    play(store, agent)
+    assert views[0] == views[1]
+    assert len(set(views[0])) == len(views[0])
+
+
+def test_random_numbers_in_a_body_are_the_same_in_every_attempt() -> None:
+    thrown: list[float] = []
+
+    @hf.step(retry=hf.Retry(base=0.001))
+    async def throw() -> float:
+        thrown.append(hf.current().random.random())
+        if len(thrown) == 1:
+            raise ConnectionResetError
+        return thrown[-1]
+
+    @hf.agent
+    async def agent() -> list[float]:
+        return [await throw(), await throw()]
+
+    first, second = play(MemoryStore(), agent)
+    assert thrown == [first, first, second]
+    assert first != second
+
+
+def test_time_is_recorded_and_uses_no_step_number() -> None:
+    views: list[list[Any]] = []
+
+    @hf.agent
+    async def agent() -> int:
+        seen = [hf.now(), hf.now(), await slow("a"), hf.now()]
+        views.append(seen)
+        await slow("b")
+        if len(views) == 1:
+            raise Crash
+        return 0
+
+    store = MemoryStore()
+    DELAYS.clear()
+    crashing(lambda: play(store, agent))
+    play(store, agent)
+    assert views[0] == views[1]
+    assert [record.step_id for record in records(store) if isinstance(record, rec.StepDone)] == ["1", "2"]
+
+
+def test_resuming_a_failed_run_clears_only_the_failure_that_escaped() -> None:
+    calls: list[str] = []
+
+    @hf.step
+    async def shaky(name: str) -> str:
+        calls.append(name)
+        if calls.count(name) == 1:
+            raise ValueError(name)
+        return name
+
+    @hf.agent
+    async def agent() -> list[str]:
+        try:
+            caught = await shaky("caught")
+        except ValueError:
+            caught = "fallback"
+        return [caught, await shaky("escaped")]
+
+    store = MemoryStore()
+    with pytest.raises(ValueError, match="escaped"):
+        play(store, agent)
+    assert play(store, agent) == ["fallback", "escaped"]
+    assert calls == ["caught", "escaped", "escaped"]
+
+
+class AgentError(Exception):
+    """What an agent makes of a step's failure."""
+
+
+async def raise_from(name: str, step: Callable[[str], Awaitable[str]]) -> None:
+    try:
+        await step(name)
+    except ValueError as error:
+        raise AgentError(name) from error
+
+
+async def raise_in_handler(name: str, step: Callable[[str], Awaitable[str]]) -> None:
+    try:
+        await step(name)
+    except ValueError:
+        raise AgentError(name)  # noqa: B904 (found through __context__)
+
+
+async def raise_in_group(name: str, step: Callable[[str], Awaitable[str]]) -> None:
+    try:
+        await step(name)
+    except ValueError as error:
+        raise ExceptionGroup("several", [KeyError("other"), ExceptionGroup("inner", [error])]) from None
+
+
+@pytest.mark.parametrize("wrap", [raise_from, raise_in_handler, raise_in_group])
+def test_escaped_failure_is_found_through_causes_contexts_and_groups(wrap: Callable[..., Awaitable[None]]) -> None:
+    calls: list[str] = []
+
+    @hf.step
+    async def shaky(name: str) -> str:
+        calls.append(name)
+        if calls.count(name) == 1:
+            raise ValueError(name)
+        return name
+
+    @hf.agent
+    async def agent() -> str:
+        try:
+            await shaky("caught")
+        except ValueError:
+            pass
+        await wrap("escaped", shaky)
+        return "done"
+
+    store = MemoryStore()
+    with pytest.raises((AgentError, ExceptionGroup)):
+        play(store, agent)
+    assert [record.escaped for record in records(store) if isinstance(record, rec.RunFailed)] == [["2"]]
+    assert play(store, agent) == "done"
+    assert calls == ["caught", "escaped", "escaped"]
+
+
+def test_failure_that_a_fallback_had_caught_is_not_cleared_with_the_fallbacks() -> None:
+    calls: list[str] = []
+
+    @hf.step
+    async def shaky(name: str) -> str:
+        calls.append(name)
+        if calls.count(name) == 1:
+            raise ValueError(name)
+        return name
+
+    @hf.agent
+    async def agent() -> str:
+        try:
+            return await shaky("first choice")
+        except ValueError:
+            return await shaky("fallback")
+
+    store = MemoryStore()
+    with pytest.raises(ValueError, match="fallback"):
+        play(store, agent)
+    assert play(store, agent) == "fallback"
+    assert calls == ["first choice", "fallback", "fallback"]
+
+
+def test_failure_of_another_run_clears_nothing_here() -> None:
+    store = MemoryStore()
+    calls: list[str] = []
+
+    @hf.agent
+    async def other() -> str:
+        return await boom("elsewhere")
+
+    with pytest.raises(ValueError) as elsewhere:
+        play(store, other, run_id="other")
+
+    @hf.step
+    async def shaky() -> str:
+        calls.append("shaky")
+        raise ValueError("caught")
+
+    @hf.agent
+    async def agent() -> str:
+        try:
+            await shaky()
+        except ValueError:
+            pass
+        raise AgentError from elsewhere.value
+
+    for _ in range(3):
+        with pytest.raises(AgentError):
+            play(store, agent)
+    assert calls == ["shaky"]
+
+
+def test_effect_that_was_refused_is_run_again_when_its_failure_is_cleared() -> None:
+    tried: list[int] = []
+
+    @hf.effect(in_doubt="ask")
+    async def pay() -> int:
+        tried.append(1)
+        if len(tried) == 1:
+            raise hf.NotLanded("closed today")
+        return 5
+
+    @hf.agent
+    async def agent() -> int:
+        return await pay()
+
+    store = MemoryStore()
+    with pytest.raises(hf.StepFailed, match="closed today"):
+        play(store, agent)
+    assert play(store, agent) == 5
+    assert len(tried) == 2
+
+
+def test_code_that_ends_without_calling_what_is_recorded_is_a_mismatch() -> None:
+    old = [True]
+
+    @hf.agent
+    async def agent() -> str:
+        if old:
+            old.clear()
+            await slow("a")
+            raise Crash
+        return "ended"
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    with pytest.raises(hf.ReplayMismatch, match=r'slow\(letter="a"\).*ends without calling it'):
+        play(store, agent)
+    assert status(store) == "blocked"
+
+
+def test_error_that_ends_the_code_too_early_is_told_with_the_mismatch() -> None:
+    old = [True]
+
+    @hf.agent
+    async def agent() -> str:
+        if not old:
+            raise KeyError("API_KEY")
+        old.clear()
+        await slow("a")
+        raise Crash
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    with pytest.raises(hf.ReplayMismatch) as found:
+        play(store, agent)
+    assert isinstance(found.value.__cause__, KeyError)
+
+
+def test_outcome_that_nobody_asks_for_is_passed_over(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr("holdfast._turnstile.STALL_S", 0.01)
+    old = [True]
+
+    async def branch(letter: str) -> None:
+        if letter != "a" or old:
+            await slow(letter)
+
+    @hf.agent
+    async def agent() -> None:
+        await hf.gather(branch("a"), branch("b"))
+        if old:
+            old.clear()
+            raise Crash
+
+    store = MemoryStore()
+    DELAYS.clear()
+    crashing(lambda: play(store, agent))
+    with pytest.raises(hf.ReplayMismatch, match="ends without calling it"):
+        play(store, agent)
+    assert "nobody asked for the recorded outcome" in caplog.text
+
+
+def test_errors_are_the_same_live_and_on_replay() -> None:
+    class Declined(Exception):
+        def __init__(self, code: int) -> None:
+            super().__init__(code)
+            self.code = code
+
+    @hf.step(raises=Declined)
+    async def declared() -> None:
+        raise Declined(7)
+
+    @hf.step
+    async def undeclared() -> None:
+        raise Declined(8)
+
+    views: list[list[str]] = []
+
+    @hf.agent
+    async def agent() -> int:
+        seen = []
+        for step in (declared, undeclared, lambda: boom("text", KeyError), lambda: boom("gone", FileNotFoundError)):
+            try:
+                await step()
+            except Exception as error:  # noqa: BLE001
+                seen.append(f"{type(error).__name__}|{error}|{getattr(error, 'code', '')}")
+        views.append(seen)
+        if len(views) == 1:
+            raise Crash
+        return 0
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    play(store, agent)
+    assert views[0] == views[1]
+    assert [line.partition("|")[0] for line in views[0]] == ["Declined", "StepFailed", "KeyError", "FileNotFoundError"]
+    assert views[0][1].startswith("StepFailed|8 (")
+
+
+def test_finished_steps_are_never_executed_again_whatever_the_number_of_crashes() -> None:
+    calls: list[int] = []
+
+    @hf.step
+    async def work(number: int) -> int:
+        calls.append(number)
+        return number
+
+    @hf.agent
+    async def agent() -> int:
+        total = 0
+        for number in range(10):
+            total += await work(number)
+            if len(calls) == number + 1 and calls.count(number) == 1 and lines(store)[-1] != "run.resumed":
+                raise Crash
+        return total
+
+    store = MemoryStore()
+    for _ in range(10):
+        crashing(lambda: play(store, agent))
+    assert play(store, agent) == sum(range(10))
+    assert calls == list(range(10))
+
+
+def test_done_run_gives_its_result_and_executes_nothing() -> None:
+    calls: list[int] = []
+
+    @hf.agent
+    async def agent() -> int:
+        calls.append(1)
+        return 5
+
+    store = MemoryStore()
+    assert [play(store, agent), play(store, agent)] == [5, 5]
+    assert calls == [1]
+
+
+def test_step_that_was_running_when_the_process_died_is_run_again() -> None:
+    calls: list[str] = []
+
+    @hf.step
+    async def work(name: str) -> str:
+        calls.append(name)
+        if name == "b" and calls.count("b") == 1:
+            raise Crash
+        return name
+
+    @hf.agent
+    async def agent() -> str:
+        return await work("a") + await work("b")
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    assert play(store, agent) == "ab"
+    assert calls == ["a", "b", "b"]
+
+
+def resent_and_refused() -> str:
+    """An effect that may have happened, resent, and then refused: its first attempt is still not known."""
+    tried: list[int] = []
+
+    @hf.effect(in_doubt="resend", retry=hf.Retry(attempts=3, base=0.001))
+    async def pay() -> int:
+        tried.append(1)
+        raise TimeoutError if len(tried) == 1 else ConnectionRefusedError
+
+    @hf.agent
+    async def agent() -> str:
+        try:
+            await pay()
+        except Exception as error:  # noqa: BLE001
+            return type(error).__name__
+        return "paid"
+
+    store = MemoryStore()
+    try:
+        return str(play(store, agent))
+    except hf.RunWaiting:
+        failed = [record for record in records(store) if isinstance(record, rec.StepFailed)]
+        return f"waiting, {failed[0].error['type']}"
+
+
+def test_refused_repetition_does_not_end_the_doubt_of_the_first_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert resent_and_refused() == "waiting, InDoubt"
+    monkeypatch.setattr("holdfast._replay.History._may_have_happened", lambda self: False)
+    assert resent_and_refused() == "ConnectionRefusedError"
+
+
+def test_run_does_not_become_done_while_an_effect_that_nobody_awaits_is_under_way() -> None:
+    tasks: list[asyncio.Task[int]] = []
+
+    @hf.effect(in_doubt="ask")
+    async def pay() -> int:
+        await asyncio.sleep(5)
+        return 1
+
+    @hf.agent
+    async def agent() -> str:
+        tasks.append(asyncio.ensure_future(pay()))  # type: ignore[arg-type]
+        await asyncio.sleep(0.005)
+        return "done"
+
+    store = MemoryStore()
+    with pytest.raises(hf.RunWaiting, match="pay"):
+        play(store, agent)
+    assert lines(store)[-1] == "run.waiting"
