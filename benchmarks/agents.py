@@ -9,10 +9,12 @@ import holdfast as hf
 SIZE = 1024
 REPLY = "a reply of a model, one kilobyte long. " * 40
 
-ended: dict[int, float] = {}
-"""When the body of a step was at its end, by its number."""
-acknowledged: list[float] = []
-"""Seconds from the end of a body until its step had returned to the agent."""
+flushes: list[float] = []
+"""Seconds of every flush of a group so far."""
+ended: dict[int, tuple[float, int]] = {}
+"""When the body of a step was at its end, and how many flushes there had been, by its number."""
+acknowledged: list[tuple[float, int]] = []
+"""Seconds and flushes from the end of a body until its step had returned to the agent."""
 
 
 class Broken(Exception):
@@ -41,7 +43,7 @@ async def send(number: int) -> str:
 @hf.step(name="ask")
 async def ask_timed(number: int) -> str:
     text = reply(number)
-    ended[number] = perf_counter()
+    ended[number] = (perf_counter(), len(flushes))
     return text
 
 
@@ -77,7 +79,8 @@ async def one_of_many(first: int, count: int) -> None:
     """`count` steps with the numbers from `first` on; notes how long each acknowledgement took."""
     for number in range(first, first + count):
         await ask_timed(number)
-        acknowledged.append(perf_counter() - ended[number])
+        began_s, before = ended[number]
+        acknowledged.append((perf_counter() - began_s, len(flushes) - before))
 
 
 @hf.agent
@@ -88,4 +91,4 @@ async def breaking(count: int) -> float:
     if hf.current().attempt == 1:
         raise Broken
     await ask_timed(count)
-    return ended[count]
+    return ended[count][0]

@@ -29,32 +29,31 @@ _numbers = itertools.count(1)
 class TimedStore(SqliteStore):
     """The SQLite store, noting how long each flush of a group took."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self.flushes: list[float] = []
-
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
         began = perf_counter()
         try:
             return super().append(batch, wait=wait)
         finally:
-            self.flushes.append(perf_counter() - began)
+            agents.flushes.append(perf_counter() - began)
 
 
 class Many(NamedTuple):
-    """Many runs together: seconds per step, the 99th percentile of an acknowledgement, and one flush of a group."""
+    """Many runs together: seconds per step and per flush of a group; of acknowledgements the 99th percentile, in seconds and in flushes."""
 
     step_s: float
-    acknowledged_s: float
     flush_s: float
+    acknowledged_s: float
+    flushes: float
 
 
 def floor(folder: Path, count: int) -> float:
     """Seconds per raw insert of 1 KB, each committed and flushed by itself (WAL, synchronous=FULL)."""
     with closing(apsw.Connection(str(folder / "floor.db"))) as connection:
-        connection.execute("PRAGMA journal_mode = wal; PRAGMA synchronous = full")
+        assert connection.execute("PRAGMA journal_mode = wal").get == "wal"
+        connection.execute("PRAGMA synchronous = full")
+        assert connection.execute("PRAGMA synchronous").get == 2
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a log that exists is written faster than one that grows
         connection.execute("CREATE TABLE IF NOT EXISTS floor (value BLOB)")
-        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         cursor, value = connection.cursor(), b"x" * agents.SIZE
         cursor.execute("INSERT INTO floor VALUES (?)", (value,))
         began = perf_counter()
@@ -78,10 +77,15 @@ def sync_step(app: hf.Holdfast, count: int) -> float:
     return app.run(agents.asking_blocking, count) / count
 
 
+def first_steps(folder: Path, count: int) -> float:
+    """Seconds per step of a short run in a store of its own, whose log still grows: what a small script sees."""
+    return hf.run(agents.asking, count, store=folder / f"first-{next(_numbers)}.db") / count
+
+
 def many_runs(folder: Path, runs: int, count: int) -> Many:
     """`runs` runs of `count` steps in one event loop, from the first start to the last result: claims and ends are part of it."""
     agents.acknowledged.clear()
-    store = TimedStore(folder / "many.db")
+    agents.flushes.clear()
 
     async def together(app: hf.Holdfast) -> float:
         began = perf_counter()
@@ -89,11 +93,14 @@ def many_runs(folder: Path, runs: int, count: int) -> Many:
         await asyncio.gather(*(handle.result() for handle in handles))
         return perf_counter() - began
 
-    with hf.Holdfast(store) as app:
+    with hf.Holdfast(TimedStore(folder / "many.db")) as app:
         step_s = asyncio.run(together(app)) / (runs * count)
-        flush_s = statistics.median(store.flushes)
-    slowest = sorted(agents.acknowledged)
-    return Many(step_s, slowest[len(slowest) * 99 // 100], flush_s)
+    seconds, flushes = zip(*agents.acknowledged, strict=True)
+    return Many(step_s, statistics.median(agents.flushes), _99th(seconds), _99th(flushes))
+
+
+def _99th(values: Sequence[float]) -> float:
+    return sorted(values)[len(values) * 99 // 100]
 
 
 def replay(folder: Path, count: int) -> float:
@@ -112,14 +119,14 @@ def replay(folder: Path, count: int) -> float:
 def restart(folder: Path, killed_at: int) -> float:
     """Seconds from starting the interpreter until a run that was killed inside step `killed_at` is in that step again."""
     store = folder / f"restart-{next(_numbers)}.db"
-    _killed_in_its_step(store, killed_at)
-    return _killed_in_its_step(store, killed_at)
+    _killed_in_its_step(folder, store, killed_at)
+    return _killed_in_its_step(folder, store, killed_at)
 
 
-def _killed_in_its_step(store: Path, killed_at: int) -> float:
+def _killed_in_its_step(folder: Path, store: Path, killed_at: int) -> float:
     command = [sys.executable, "-m", "benchmarks.victim", str(store), str(killed_at)]
     began = perf_counter()
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, cwd=ROOT, env=_environment(folder), stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             if process.stdout.readline() != b"here\n":
@@ -130,8 +137,17 @@ def _killed_in_its_step(store: Path, killed_at: int) -> float:
                 os.kill(process.pid, signal.SIGKILL)
 
 
-def interpreter(statement: str) -> float:
+def interpreter(folder: Path, statement: str) -> float:
     """Seconds for a whole process that executes one statement."""
+    environment = _environment(folder)
     began = perf_counter()
-    subprocess.run([sys.executable, "-c", statement], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-c", statement], cwd=ROOT, env=environment, check=True)
     return perf_counter() - began
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """What a user has: modules that are compiled already. Where the environment forbids to keep them, they are kept in `folder`."""
+    environment = dict(os.environ)
+    if environment.pop("PYTHONDONTWRITEBYTECODE", ""):
+        environment["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
+    return environment

@@ -46,13 +46,16 @@ class Line:
         return "" if value is None else f"{value:.2f}{self.unit}"
 
 
-def ratio_line(what: str, measured: Sequence[float], floors: Sequence[float], *, bar: float | None, aim: float | None = None) -> Line:
+def ratio_line(
+    what: str, measured: Sequence[float], floors: Sequence[float], *, bar: float | None = None, aim: float | None = None
+) -> Line:
     """A figure in multiples of the floor: the median of the ratios within each round."""
     ratios = [one / floor for one, floor in zip(measured, floors, strict=True)]
     low, high = _quartiles(ratios)
     return Line(
-        what=what, measured=_ms(measured), floor=_ms(floors), value=statistics.median(ratios), low=low, high=high, unit="x", bar=bar, aim=aim
-    )
+        what=what, measured=_ms(measured), floor=_ms(floors), unit="x",
+        value=statistics.median(ratios), low=low, high=high, bar=bar, aim=aim,
+    )  # fmt: skip
 
 
 def time_line(what: str, measured: Sequence[float], *, unit: str, bar: float | None = None) -> Line:
@@ -60,6 +63,12 @@ def time_line(what: str, measured: Sequence[float], *, unit: str, bar: float | N
     scaled = [one * (1000 if unit == " ms" else 1) for one in measured]
     low, high = _quartiles(scaled)
     return Line(what=what, measured=_ms(measured), floor="", value=statistics.median(scaled), low=low, high=high, unit=unit, bar=bar)
+
+
+def count_line(what: str, measured: Sequence[float], *, bar: float) -> Line:
+    """A number of something."""
+    low, high = _quartiles(measured)
+    return Line(what=what, measured="", floor="", value=statistics.median(measured), low=low, high=high, unit="", bar=bar)
 
 
 def machine(folder: Path, floors: Sequence[float]) -> dict[str, Any]:
@@ -80,9 +89,10 @@ def as_json(lines: Sequence[Line], about: dict[str, Any]) -> dict[str, Any]:
 def as_text(lines: Sequence[Line], about: dict[str, Any]) -> str:
     rows = [COLUMNS, *(line.cells() for line in lines)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
-    table = ["  ".join(_padded(cell, width, index) for index, (cell, width) in enumerate(zip(row, widths, strict=True))).rstrip() for row in rows]
+    table = ["  ".join(map(_padded, row, widths, range(len(row)))).rstrip() for row in rows]
     head = (
-        f"Python {about['python']}, SQLite {about['sqlite']}, {about['file_system']}; medians of {about['rounds']} rounds, spread = quartiles.\n"
+        f"Python {about['python']}, SQLite {about['sqlite']}, {about['file_system']}; "
+        f"medians of {about['rounds']} rounds, spread = quartiles.\n"
         f"The floor is one raw insert of 1 KB with its commit (WAL, synchronous=FULL): {about['floor_ms']:.3f} ms here."
     )
     return "\n".join([head, "", *table])

@@ -356,3 +356,15 @@ def test_nothing_goes_on_before_the_store_has_written(store: WatchedMemory, *, b
         held.set()
         thread.join(20)
     assert went_on == [1]
+
+
+def test_what_comes_after_closing_does_not_wait_for_ever(committer: Committer) -> None:
+    journal = begun(committer, "r")
+
+    async def main() -> int:
+        assert await committer.commit_async(journal, done("1")) == 2
+        committer.close()
+        return await asyncio.wait_for(asyncio.shield(asyncio.ensure_future(committer.commit_async(journal, done("2")))), 5)
+
+    thread_answers = in_threads(lambda: asyncio.run(main()))
+    assert thread_answers == [3]

@@ -1,4 +1,4 @@
-"""An effect of which it is not known whether it happened: after a crash and after an error, by all five actions, for `def` and `async def`."""
+"""An effect of which it is not known whether it happened, after a crash: all five actions, for `def` and `async def`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -239,6 +240,43 @@ def test_not_landed_is_believed_only_after_the_settling_time(app: hf.Holdfast, b
     assert app.run(charging(mode, pay, hf.verify(look, settle=0.3), retry=QUICK), "o-1", run_id="r") == "r-1"
     assert probed[-1] - sent[0] >= 0.29
     assert bank.charged == ["o-1"]
+
+
+@pytest.mark.parametrize(("settle_s", "charges"), [(0.8, 1), (0, 2)])
+def test_a_request_that_lands_late_is_why_there_is_a_settling_time(
+    app: hf.Holdfast, forgetful: Bank, settle_s: float, charges: int
+) -> None:
+    """Without it, the negative control, the probe looks too early and the effect is run beside the request that is under way."""
+    forgetful.plan.append("lands late, 200")
+    threading.Timer(0.3, forgetful.late.set).start()
+
+    def pay(order: str) -> str:
+        return banking.charge(forgetful.port, order, hf.key(), timeout_s=0.05)
+
+    agent = charging("def", pay, hf.verify(looking(forgetful), settle=settle_s), retry=QUICK)
+    app.run(agent, "o-1", run_id="r")
+    eventually(lambda: len(forgetful.charged) >= charges)
+    assert forgetful.charged == ["o-1"] * charges
+
+
+class Lying(WatchedMemory):
+    """Acknowledges intents without keeping them."""
+
+    def append(self, batch: Any, *, wait: bool = True) -> Any:
+        if any(row.kind == "step.started" for one in batch for row in one.rows):
+            return [None] * len(batch)
+        return super().append(batch, wait=wait)
+
+
+def test_without_a_durable_intent_the_effect_is_repeated(forgetful: Bank, mode: str) -> None:
+    """The negative control of every test above: it is the intent that keeps an effect from being repeated."""
+    store = Lying()
+    agent = charging(mode, paying(forgetful), "ask")
+    with hf.Holdfast(store) as app:
+        for _ in range(2):
+            with pytest.raises(hf.LeaseLost):
+                app.run(agent, "o-1", run_id="r", wait=False)
+    assert forgetful.charged == ["o-1", "o-1"]
 
 
 def test_a_settling_time_that_is_over_is_not_waited_for_again(store: WatchedMemory, bank: Bank, mode: str) -> None:

@@ -11,13 +11,8 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-import holdfast.sync as hfs
 from agents_for_tests.sites import WatchedMemory, WatchedSqlite, eventually
-from holdfast import _records as rec
-from holdfast._commands import Commit, WaitForPerson
-from holdfast._drive import drive_async, drive_blocking
-from holdfast._run import Scope, place
-from holdfast.errors import Misuse, RunInterrupted, Unwinding
+from holdfast.errors import Misuse, RunInterrupted
 from holdfast.stores.sqlite import SqliteStore
 
 NOW = hf.Retry(attempts=3, base=0, on=Exception)
@@ -411,7 +406,7 @@ def test_a_cancellation_during_the_commit_is_delivered_after_it(path: Path) -> N
         await asyncio.sleep(30)
         return until
 
-    async def main() -> None:
+    async def main(app: hf.Holdfast) -> None:
         beside = await app.start(other, 1, run_id="other")
         await asyncio.to_thread(eventually, lambda: "other" in app.engine.keeper.runs)
         handle = await app.start(agent, run_id="r")
@@ -428,194 +423,7 @@ def test_a_cancellation_during_the_commit_is_delivered_after_it(path: Path) -> N
         await asyncio.wait([beside._task])
 
     with hf.Holdfast(store) as app:
-        asyncio.run(main())
+        asyncio.run(main(app))
         assert went_on == ["after the effect"]
         assert cancelled == [True]
         assert states(app, "1") == ["done"]
-
-
-# --- parking --------------------------------------------------------------------------------------------------------
-
-
-@hf.effect(in_doubt="ask")
-async def doubtful(n: int) -> int:
-    raise ConnectionResetError(n)
-
-
-@hf.effect(in_doubt="ask")
-def doubtful_blocking(n: int) -> int:
-    raise ConnectionResetError(n)
-
-
-def test_parking_unwinds_the_code_and_nothing_is_recorded_meanwhile(app: hf.Holdfast, store: WatchedMemory) -> None:
-    log: list[str] = []
-
-    @hf.agent
-    async def agent() -> int:
-        try:
-            return await doubtful(1)
-        finally:
-            log.append("finally")
-            for verb in (lambda: look(1), hf.now, lambda: hf.state({}), lambda: hf.gather(), lambda: hf.cleanup(print), lambda: send(1)):
-                try:
-                    verb()
-                except Unwinding as error:
-                    log.append(type(error).__name__)
-
-    with pytest.raises(hf.RunWaiting):
-        app.run(agent, run_id="r", wait=False)
-    assert log == ["finally", *["Parked"] * 6]
-    assert kinds(store)[-2:] == ["doubt.opened", "run.waiting"]
-
-
-@pytest.mark.parametrize("mode", ["async", "def"])
-@pytest.mark.parametrize("caught", [Exception, BaseException])
-def test_agent_code_cannot_go_on_by_swallowing(app: hf.Holdfast, store: WatchedMemory, mode: str, caught: Any) -> None:
-    went_on: list[int] = []
-
-    @hf.step
-    def then(n: int) -> int:
-        went_on.append(n)
-        return n
-
-    @hf.agent
-    async def agent() -> int:
-        for _ in range(3):
-            try:
-                await doubtful(1)
-            except caught:
-                pass
-            try:
-                then(1)
-            except caught:
-                pass
-        return -1
-
-    @hf.agent(name="agent")
-    def blocking() -> int:
-        for _ in range(3):
-            try:
-                doubtful_blocking(1)
-            except caught:
-                pass
-            try:
-                then(1)
-            except caught:
-                pass
-        return -1
-
-    for _ in range(2):
-        with pytest.raises(hf.RunWaiting):
-            app.run(agent if mode == "async" else blocking, run_id="r", wait=False)
-        assert app.show("r").status == "waiting"
-    assert went_on == []
-    assert kinds(store)[-1] == "run.waiting"
-
-
-def test_a_run_parks_only_when_every_branch_waits(app: hf.Holdfast) -> None:
-    calls: list[int] = []
-    asked = asyncio.Event()
-
-    @hf.step
-    async def slow(n: int) -> int:
-        calls.append(n)
-        await asyncio.wait_for(asked.wait(), 10)
-        await asyncio.sleep(0.1)
-        return n
-
-    @hf.agent
-    async def agent() -> list[int]:
-        async def tell() -> int:
-            asyncio.get_running_loop().call_later(0.1, asked.set)
-            return await doubtful(1)
-
-        return list(await hf.gather(tell(), slow(2)))
-
-    with pytest.raises(hf.RunWaiting):
-        app.run(agent, run_id="r", wait=False)
-    assert states(app, "1.2.1")[-1:] == ["done"] or [line.state for line in app.history("r") if line.call.startswith("slow")] == ["done"]
-    doubt = app.inbox()[0].step_id
-    app.resolve("r", doubt, landed=1, by="ann")
-    assert app.run(agent, run_id="r", wait=False) == [1, 2]
-    assert calls == [2]
-
-
-def test_a_blocking_run_parks_only_when_every_branch_waits(app: hf.Holdfast) -> None:
-    calls: list[int] = []
-
-    @hf.step
-    def slow(n: int) -> int:
-        calls.append(n)
-        eventually(lambda: any(line.state == "doubt opened" for line in app.history("r")))
-        return n
-
-    @hf.agent
-    def agent() -> list[int]:
-        return list(hfs.gather(lambda: doubtful_blocking(1), lambda: slow(2)))
-
-    with pytest.raises(hf.RunWaiting):
-        app.run(agent, run_id="r", wait=False)
-    app.resolve("r", app.inbox()[0].step_id, landed=1, by="ann")
-    assert app.run(agent, run_id="r", wait=False) == [1, 2]
-    assert calls == [2]
-
-
-def test_a_def_effect_in_doubt_does_not_stop_the_event_loop_of_the_other_branches(app: hf.Holdfast) -> None:
-    calls: list[int] = []
-
-    @hf.step
-    async def slow(n: int) -> int:
-        calls.append(n)
-        await asyncio.sleep(0.2)
-        return n
-
-    @hf.agent
-    async def agent() -> list[int]:
-        async def blocking() -> int:
-            await asyncio.sleep(0.05)
-            return doubtful_blocking(1)
-
-        return list(await hf.gather(blocking(), slow(2)))
-
-    caught: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            app.run(agent, run_id="r", wait=False)
-        except hf.RunWaiting as waiting:
-            caught.append(waiting)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(5)
-    assert caught, "the run hangs"
-    app.resolve("r", app.inbox()[0].step_id, landed=1, by="ann")
-    assert app.run(agent, run_id="r", wait=False) == [1, 2]
-    assert calls == [2]
-
-
-@pytest.mark.parametrize("mode", ["async", "def"])
-def test_a_person_who_is_faster_than_the_waiter_is_heard(app: hf.Holdfast, mode: str) -> None:
-    """Between the record of the question and the waiting there is a moment, and the answer may come in it."""
-
-    def answered_already() -> Any:
-        yield Commit([rec.DoubtOpened(step_id="9", name="pay", fingerprint="", reason="", action="ask")])
-        yield Commit([rec.DoubtSettled(step_id="9", verdict="landed", by="ann", value=b"1")])
-        settled = yield WaitForPerson("9")
-        yield Commit([rec.StepDone(step_id="9", name="pay", fingerprint="", effect=True, value=b"1")])
-        return settled.by
-
-    def scope() -> Scope:
-        found = place.get()
-        assert isinstance(found, Scope)
-        return found
-
-    @hf.agent
-    async def agent() -> str:
-        return str(await drive_async(answered_already(), scope().run, scope()))
-
-    @hf.agent(name="agent")
-    def blocking() -> str:
-        return str(drive_blocking(answered_already(), scope().run, scope()))
-
-    assert app.run(agent if mode == "async" else blocking, run_id="r", wait=False) == "ann"

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ import pytest
 
 import holdfast as hf
 from agents_for_tests.owner import working
-from agents_for_tests.sites import eventually
 from holdfast.errors import StoreError
 from holdfast.stores.sqlite import SqliteStore
 
@@ -68,10 +67,8 @@ class Owner:
         self.process.wait(20)
         for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
-            try:
+            with suppress(BrokenPipeError):
                 pipe.close()
-            except BrokenPipeError:
-                pass
 
 
 @pytest.fixture
@@ -327,3 +324,33 @@ def test_after_a_fork_the_child_has_no_store_and_the_parent_is_still_the_owner(t
         assert not pulse.dead
         app.run(working(ledger), "again", run_id="again")
     assert charged(ledger) == ["r", "again"]
+
+
+def test_an_owner_that_closes_its_store_while_a_run_executes_is_not_proven_dead(tmp_path: Path) -> None:
+    """Its effect may be under way in a thread: whoever believed the death would believe "not landed" too soon."""
+    began, go_on = threading.Event(), threading.Event()
+
+    @hf.effect(in_doubt="ask")
+    def charge() -> int:
+        began.set()
+        go_on.wait(20)
+        return 1
+
+    @hf.agent
+    def agent() -> int:
+        return charge()
+
+    def run() -> None:
+        with suppress(BaseException):
+            app.run(agent, run_id="r")
+
+    app = opened(tmp_path)
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert began.wait(10)
+    app.close()
+    with opened(tmp_path) as other:
+        assert other.engine.observer.life_of(app.engine.keeper.owner) != "dead"
+    go_on.set()
+    thread.join(20)
+    app.close()

@@ -89,9 +89,73 @@ async def steps_decided_by_the_order(seen: list[str]) -> None:
     await hf.gather(*(branch(letter) for letter in "abc"))
 
 
+async def branches_of_unequal_depth(seen: list[str]) -> None:
+    async def deep(letter: str, depth: int) -> None:
+        if depth:
+            await hf.gather(deep(letter, depth - 1))
+            seen.append(f"{letter}{depth}")
+        else:
+            seen.append(await slow(letter))
+
+    await hf.gather(*(deep(letter, depth * 3) for depth, letter in enumerate(LETTERS)))
+
+
+async def code_that_takes_its_time(seen: list[str]) -> None:
+    async def branch(letter: str, rounds: int) -> None:
+        await slow(letter)
+        for _ in range(rounds):
+            await asyncio.sleep(0)
+        seen.append(letter)
+
+    await hf.gather(*(branch(letter, index * 5) for index, letter in enumerate(LETTERS)))
+
+
+async def races_one_after_the_other(seen: list[str]) -> None:
+    async def branch(letter: str) -> str:
+        seen.append(f"begin {letter}")
+        seen.append(await slow(letter))
+        seen.append(await slow(letter.upper()))
+        return letter
+
+    seen.append(await hf.first(*(branch(letter) for letter in LETTERS)))
+    seen.append(await hf.first(*(branch(letter) for letter in "abc")))
+
+
+async def time_outs_beside_each_other(seen: list[str]) -> None:
+    async def branch(letter: str) -> None:
+        try:
+            async with hf.timeout(0.003):
+                for turn in "123":
+                    seen.append(await slow(letter) + await slow(letter.upper()) + turn)
+        except TimeoutError:
+            seen.append(f"late {letter}")
+        seen.append(await slow("x"))
+
+    await hf.gather(*(branch(letter) for letter in "abc"))
+
+
+async def races_under_time_outs(seen: list[str]) -> None:
+    async def runner(letter: str) -> str:
+        try:
+            seen.append(await slow(letter))
+            return await slow(letter.upper())
+        finally:
+            seen.append(f"left {letter}")
+
+    async def branch(one: str, other: str) -> None:
+        try:
+            async with hf.timeout(0.004):
+                seen.append(await hf.first(runner(one), runner(other)))
+        except TimeoutError:
+            seen.append(f"late {one}{other}")
+
+    await hf.gather(branch("a", "b"), branch("c", "d"), branch("e", "x"))
+
+
 RACES = [
     shared_list_in_gather, raw_first_completed, raw_as_completed, nested_gathers, a_queue_between, mapped_with_a_limit,
-    steps_decided_by_the_order,
+    steps_decided_by_the_order, branches_of_unequal_depth, code_that_takes_its_time, races_one_after_the_other,
+    time_outs_beside_each_other, races_under_time_outs,
 ]  # fmt: skip
 
 
@@ -124,7 +188,7 @@ def dice(seed: int) -> dict[str, float]:
 
 @pytest.mark.parametrize("race", RACES)
 def test_outcomes_are_released_in_recorded_order(race: Callable[[list[str]], Awaitable[None]]) -> None:
-    for seed in range(4):
+    for seed in range(6):
         live, replayed = seen_twice(race, dice(seed))
         assert live == replayed
 
@@ -133,17 +197,17 @@ REVERSED = {letter: 0.002 * (len(LETTERS) - index) for index, letter in enumerat
 
 
 def test_order_would_be_another_without_the_turnstile(monkeypatch: pytest.MonkeyPatch) -> None:
-    live, replayed = seen_twice(raw_as_completed, REVERSED)
-    assert live == replayed == list(reversed(LETTERS))
+    live, replayed = seen_twice(shared_list_in_gather, REVERSED)
+    assert live == replayed
+    assert (live[0], live[-1]) == ("e1", "a2")
 
-    def release_at_once(self: Turnstile, seq: int) -> bool:
+    async def release_at_once(self: Turnstile, seq: int) -> None:
         self._boundary(seq)
-        return True
 
-    monkeypatch.setattr(Turnstile, "at_once", release_at_once)
-    live, replayed = seen_twice(raw_as_completed, REVERSED)
-    assert live == list(reversed(LETTERS))
-    assert replayed != live
+    monkeypatch.setattr(Turnstile, "turn", release_at_once)
+    live, replayed = seen_twice(shared_list_in_gather, REVERSED)
+    assert (live[0], live[-1]) == ("e1", "a2")
+    assert replayed[0] == "a1"
 
 
 def test_order_holds_when_only_a_part_was_recorded() -> None:

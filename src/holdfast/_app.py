@@ -96,10 +96,14 @@ class Holdfast:
         self.close()
 
     def close(self) -> None:
-        """Write what waits, stop the threads and let go of the store."""
+        """Write what waits, stop the threads and let go of the store; while a run executes the store stays open.
+
+        To let go of its lock would prove a death that has not happened: the effect of that run may be under way.
+        """
         self.engine.committer.close()
         self.engine.keeper.close()
-        self.engine.store.close()
+        if not self.engine.keeper.runs:
+            self.engine.store.close()
 
     @overload
     def run(

@@ -145,6 +145,7 @@ async def _gathered(scope: Scope, starts: Sequence[Callable[[], asyncio.Task[Any
     refuse_too_many(len(starts))
     run = scope.run
     run.committer.enter(len(starts))
+    run.branches += len(starts)
     tasks = [start() for start in starts]
     scope.joining = True
     try:
@@ -152,6 +153,7 @@ async def _gathered(scope: Scope, starts: Sequence[Callable[[], asyncio.Task[Any
     finally:
         scope.joining = False
         run.committer.enter(-len(starts))
+        run.branches -= len(starts)
     return collected([_outcome(task) for task in tasks], errors)
 
 
@@ -197,6 +199,7 @@ async def _raced(scope: Scope, step_id: str, branches: Sequence[Awaitable[Any]])
     run = scope.run
     won, seq = recorded_winner(scope, step_id)
     run.committer.enter(len(branches))
+    run.branches += len(branches)
     tasks = [_branch(scope, f"{step_id}.{i + 1}", _awaited, b, doomed=won not in (None, i))() for i, b in enumerate(branches)]
     scope.joining = True
     try:
@@ -207,14 +210,15 @@ async def _raced(scope: Scope, step_id: str, branches: Sequence[Awaitable[Any]])
             if task is not tasks[winner]:
                 task.cancel()
         await _all_done(tasks)
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, Unwinding):
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
+        await asyncio.gather(*tasks, return_exceptions=True)
         raise
     finally:
         scope.joining = False
         run.committer.enter(-len(branches))
+        run.branches -= len(branches)
     return tasks[winner].result()
 
 

@@ -111,6 +111,10 @@ class Committer:
             self._thread.join()
 
     def _rouse(self) -> None:
+        if self._closing:  # nobody else would write it any more
+            with self._lock:
+                self._flush()
+            return
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="holdfast-commit", daemon=True)
             self._thread.start()

@@ -65,7 +65,10 @@ class Step(Declared):
             remedy = "Make the agent `async def`, or the step `def`"
             raise WrongMode(spec.name, run.started.agent, remedy)
         call = Call(spec, where, self._reserve(where, args, kwargs), args, kwargs)
-        return _awaiting(call) if spec.is_async else drive_blocking(life(call), run, where)
+        if not spec.is_async:
+            return drive_blocking(life(call), run, where)
+        run.calls += 1
+        return _awaiting(call)
 
     def _reserve(self, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The step id: a number of the scope's own, or the identity that the call brings."""
@@ -99,7 +102,10 @@ async def _awaiting(call: Call) -> Any:
     where = place.get()
     if isinstance(where, Scope):
         call.scope = where
-    return await drive_async(life(call), call.run, call.scope)
+    try:
+        return await drive_async(life(call), call.run, call.scope)
+    finally:
+        call.run.calls -= 1
 
 
 def checked_call_id(call_id: object) -> str:

@@ -28,7 +28,7 @@ async def drive_async(life: Life[T], run: Run, scope: Scope) -> T:
             try:
                 match command:
                     case Turn(seq):
-                        if not run.turnstile.at_once(seq):
+                        if not (scope.mine() and run.turnstile.at_once(seq)):
                             await run.turnstile.turn(seq)
                     case Commit(records):
                         answer = await _commit_async(run, records)

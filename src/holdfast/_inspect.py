@@ -240,7 +240,7 @@ def _head(engine: Engine, run_id: str) -> Head:
 def _summary(engine: Engine, head: Head) -> Summary:
     return Summary(
         run_id=head.run_id, agent=head.agent, status=head.status, records=head.seq, owner=head.owner, owner_lives=_lives(engine, head),
-        created_us=head.created_us, updated_us=head.updated_us, tags=json.loads(head.tags), usd=head.usd, note=head.note,
+        created_us=head.created_us, updated_us=head.updated_us, tags=_tags(head), usd=head.usd, note=head.note,
     )  # fmt: skip
 
 
@@ -250,6 +250,14 @@ def _lives(engine: Engine, head: Head) -> bool | None:
         return None
     pulse = engine.store.pulse(head.owner)
     return pulse is not None and not pulse.dead
+
+
+def _tags(head: Head) -> dict[str, str]:
+    """The tags of a run in a list, which is shown even where its head is damaged; `check` says so."""
+    try:
+        return dict(json.loads(head.tags))
+    except (TypeError, ValueError):
+        return {}
 
 
 def _json(data: bytes | None) -> Any:
@@ -379,8 +387,12 @@ def _waits(journal: Journal) -> str:
     """What a waiting run wants to know, without the commands that answer it."""
     if journal.head.status != "waiting":
         return ""
-    asked = [f"did {shown_call(found.name, found.args)} at step {step_id} happen?" for step_id, found in _doubts(journal)]
+    asked = [f"did {shown_call(found.name, found.args)} at step {step_id} happen?{_because(found)}" for step_id, found in _doubts(journal)]
     return " ".join(asked) or journal.head.note
+
+
+def _because(found: History) -> str:
+    return f" ({found.doubt.reason})" if found.doubt is not None else ""
 
 
 def _last_error(rows: Sequence[Row]) -> str:

@@ -7,6 +7,7 @@ thread that beats, takes the letters of the runs that execute here, and lets ste
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -17,7 +18,7 @@ from . import _records as rec
 from ._clock import Clock
 from ._ids import new_owner
 from ._run import Run
-from .errors import Cancelled, HoldfastError, Unwinding
+from .errors import Cancelled, Unwinding
 from .store import Letter, Store
 
 LEASE_S = 15.0
@@ -100,8 +101,8 @@ class Keeper:
                 if self.runs and now_s - letters_s >= LETTERS_S:
                     letters_s = now_s
                     self.take_letters()
-            except HoldfastError as error:
-                log.warning("the lease could not be renewed or letters not be read, trying again: %s", error)
+            except Exception as error:  # noqa: BLE001 (whatever it is, the beat must go on)
+                log.warning("the lease could not be renewed or letters not be read, trying again: %s: %s", type(error).__name__, error)
 
     def _show_long_steps(self, now_s: float) -> None:
         for run in list(self.runs.values()):
@@ -124,24 +125,43 @@ def _still(run: Run, step_id: str) -> Callable[[], bool]:
 
 def deliver(run: Run, letter: Letter) -> None:
     """Act on a letter; the record of what was taken is written with what follows from it."""
-    body = json.loads(letter.body)
-    run.journal.takes.append(letter.letter_id)
+    body = _read(letter)
+    with run.lock:
+        if run.concluding:
+            return  # what is to be recorded of its end is decided; whoever takes the run next reads the letter
+        run.journal.takes.append(letter.letter_id)
+        if letter.kind == "cancel" and body:
+            run.cancelling = Cancelled(body["by"], body.get("reason", ""))
     match letter.kind:
-        case "cancel":
-            cancel(run, Cancelled(body["by"], body.get("reason", "")))
-        case "settle":
+        case "cancel" if body:
+            _cancel(run, run.cancelling)
+        case "settle" if body:
             _settle(run, body)
         case _:
-            log.warning("run %s got a letter of unknown kind %r; it is taken and ignored", run.id, letter.kind)
+            log.warning("run %s got a letter of kind %r that cannot be read; it is taken and ignored", run.id, letter.kind)
 
 
-def cancel(run: Run, cancelled: Cancelled) -> None:
+def _read(letter: Letter) -> rec.Json | None:
+    try:
+        body = json.loads(letter.body)
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) and "by" in body else None
+
+
+def _cancel(run: Run, cancelled: Cancelled | None) -> None:
     """Cancel a run that executes here: an async one at once, a blocking one at its next step."""
-    run.cancelling = cancelled
+    root = run.root
+    with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
+        if root is not None:
+            root.get_loop().call_soon_threadsafe(_cancel_root, run)
+        for waiter in list(run.waiters.values()):
+            waiter.wake(cancelled)
+
+
+def _cancel_root(run: Run) -> None:
     if run.root is not None:
-        run.root.get_loop().call_soon_threadsafe(run.root.cancel)
-    for waiter in list(run.waiters.values()):
-        waiter.wake(cancelled)
+        run.root.cancel()
 
 
 def _settle(run: Run, body: rec.Json) -> None:

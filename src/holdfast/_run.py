@@ -197,9 +197,9 @@ class Run:
         self.blocking, self.resources, self.started = blocking, resources, journal.started
         self.lease_s = lease_s
         self.origin = journal.started.origin
-        self.turnstile = Turnstile(journal.outcomes(), alone=lambda: self.in_progress <= 1, boundary=self._boundary)
+        self.turnstile = Turnstile(journal.outcomes(), alone=lambda: not self.branches and self.calls <= 1, boundary=self._boundary)
         self.scopes: list[Scope] = []
-        self.in_progress = 0
+        self.in_progress = self.branches = self.calls = 0
         self.requested: set[str] = set()
         self.long_steps: dict[str, tuple[float, Callable[[], rec.StepStarted]]] = {}
         self.tracked: dict[str, Tracked] = {}
@@ -209,6 +209,7 @@ class Run:
         self.waiters: dict[str, Waiter] = {}
         self.ended: Unwinding | None = None
         self.cancelling: Cancelled | None = None
+        self.concluding = False
         self.root: asyncio.Task[object] | None = None
         self.unkept: NotKept | None = None
         self.lock = threading.Lock()

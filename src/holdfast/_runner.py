@@ -116,6 +116,8 @@ def attend(engine: Engine, order: Order) -> Errand:
             if not announced:
                 announced = True
                 sys.stderr.write(f"holdfast: {waiting}\n")
+        except Stopped as stopped:
+            raise stopped.error from stopped
         finally:
             engine.keeper.let_go(order.run_id, order)
         yield from _until_moved(engine, order.run_id)
@@ -344,8 +346,12 @@ class _Stage:
 
 def _concluded(run: Run, order: Order, outcome: Returned | Raised) -> Life[Any]:
     """The life that ends the run; what had ended or cancelled it is looked at here, so that its last commits are not refused."""
-    ended, cancelling = run.ended, run.cancelling
-    run.ended = run.cancelling = None
+    with run.lock:
+        run.concluding = True
+        ended, cancelling = run.ended, run.cancelling
+        run.ended = run.cancelling = None
+    if isinstance(ended, Parked):
+        ended = cancelling or ended
     return conclude(run, order, outcome, ended or cancelling)
 
 

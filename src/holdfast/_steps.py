@@ -252,8 +252,10 @@ def _broken_off(call: Call, attempt: int, error: BaseException) -> Life[None]:
     record = rec.StepBrokenOff(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt, effect=call.spec.effect, cause=cause
     )
-    yield Commit([record])
-    if not cause and isinstance(error, asyncio.CancelledError):
+    seq = yield Commit([record])
+    if cause:
+        yield Turn(seq)
+    elif isinstance(error, asyncio.CancelledError):
         raise call.run.stop(RunInterrupted(call.run.id, call.step_id)) from error
 
 

@@ -6,6 +6,7 @@ On an event loop the time-out cancels what runs inside. A thread cannot be cance
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import TracebackType
 
 from . import _records as rec
@@ -53,6 +54,7 @@ class timeout(_Block):  # noqa: N801 (reads as a verb: `async with hf.timeout("5
     def __init__(self, duration: Duration, /) -> None:
         super().__init__(duration, async_scope("timeout"))
         self._inner = asyncio.timeout(None)
+        self._over = False
         self._watch: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> None:
@@ -62,11 +64,27 @@ class timeout(_Block):  # noqa: N801 (reads as a verb: `async with hf.timeout("5
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
+            if kind is None and (self.fired or self.doomed):
+                kind, error, trace = await self._last_moment()
+            elif kind is not None and self._inner.expired() and not issubclass(kind, asyncio.CancelledError):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(0)  # a cancellation that a commit held back belongs to this block
             await self._inner.__aexit__(kind, error, trace)
         finally:
+            self._over = True
             self._scope.blocks.remove(self)
             if self._watch is not None and not self.fired:
                 self._watch.cancel()
+
+    async def _last_moment(self) -> tuple[type[BaseException] | None, BaseException | None, TracebackType | None]:
+        """The block has come to its end while the time-out is being recorded, or was: it counts, live and on replay."""
+        try:
+            if self._watch is not None:
+                await asyncio.wait([self._watch])
+            await asyncio.sleep(0)
+        except asyncio.CancelledError as late:
+            return type(late), late, late.__traceback__
+        return None, None, None
 
     async def _fire_recorded(self) -> None:
         await self._scope.run.turnstile.turn(self.seq)
@@ -79,14 +97,15 @@ class timeout(_Block):  # noqa: N801 (reads as a verb: `async with hf.timeout("5
         if run.ended is None:
             self.fired = True
             try:
-                await run.committer.commit_async(run.journal, run.with_riders([rec.TimeoutFired(step_id=self.step_id)]))
+                seq = await run.committer.commit_async(run.journal, run.with_riders([rec.TimeoutFired(step_id=self.step_id)]))
+                await run.turnstile.turn(seq)
             except Unwinding as ended:
                 run.unwind(ended)
             self._fire()
 
     def _fire(self) -> None:
         self.fired = True
-        if self._inner.when() is None:
+        if self._inner.when() is None and not self._over:
             self._inner.reschedule(asyncio.get_running_loop().time())
 
 

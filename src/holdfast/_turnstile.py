@@ -1,8 +1,9 @@
 """Outcomes are given back to the code one at a time, in the order of their seq, live and on replay alike.
 
 What a race, a shared list or a raw `asyncio.wait` sees depends on the order in which outcomes arrive. So an outcome is released only
-when every recorded one before it has been, and when the code that the previous one woke has run. On an event loop "has run" means that a
-few rounds of the loop went by; between threads it means that the woken one has come back for more, or has ended.
+when every recorded one before it has been, and when the code that the previous one woke has run. On an event loop "has run" means that
+nothing is left that could run at once; between threads it means that the woken one has come back for more, or has ended. A run that has
+no branches and one call under way needs no ordering: its outcomes are released on the spot.
 
 A recorded outcome that nobody asks for would hold up the others: after STALL_S it is passed over, with a warning. A code path that really
 changed shows as a mismatch soon after.
@@ -19,7 +20,8 @@ from collections.abc import Callable, Iterable
 
 from ._commit import held
 
-SETTLE_HOPS = 8
+SETTLE_HOPS = 64
+"""Rounds of the event loop after which the code counts as having run, even where other runs never let the loop become idle."""
 STALL_S = 2.0
 
 log = logging.getLogger("holdfast")
@@ -52,16 +54,16 @@ class Turnstile:
 
     def at_once(self, seq: int) -> bool:
         """Release `seq` if it is its turn already."""
-        if self._waiting or self._hops or not self._next(seq):
+        if self._waiting or self._hops or not self._alone() or not self._next(seq):
             return False
-        self._release(seq)
+        self._release_recorded(seq)
         return True
 
     async def turn(self, seq: int) -> None:
         """Wait until it is the turn of `seq`; a cancellation is held back until then."""
         future = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (seq, future))
-        self._pump()
+        self._settle()
         await held(future)
 
     def turn_blocking(self, seq: int, holder: object) -> None:
@@ -91,16 +93,17 @@ class Turnstile:
             self._recorded.popleft()
         self._boundary(seq)
 
-    def _release(self, seq: int) -> None:
-        self._release_recorded(seq)
-        if not self._alone():
+    def _settle(self) -> None:
+        """Let everything run that can, then release the next one."""
+        if not self._hops:
             self._hops = SETTLE_HOPS
             asyncio.get_running_loop().call_soon(self._hop)
 
     def _hop(self) -> None:
-        self._hops -= 1
+        loop = asyncio.get_running_loop()
+        self._hops = self._hops - 1 if getattr(loop, "_ready", True) else 0  # a loop that does not tell is taken for busy
         if self._hops:
-            asyncio.get_running_loop().call_soon(self._hop)
+            loop.call_soon(self._hop)
         else:
             self._pump()
 
@@ -113,8 +116,9 @@ class Turnstile:
             heapq.heappop(self._waiting)
             if not future.done():
                 future.set_result(None)
-            self._release(seq)
-            self._pump()
+            self._release_recorded(seq)
+            if self._waiting:
+                self._settle()
         else:
             asyncio.get_running_loop().call_later(STALL_S, self._unstall, self._recorded[0])
 

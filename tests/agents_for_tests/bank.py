@@ -33,6 +33,7 @@ class Bank:
         self.remembers_keys = remembers_keys
         self.lock = threading.Lock()
         self.let_go = threading.Event()
+        self.late = threading.Event()
         self._server = http.server.ThreadingHTTPServer((HOST, 0), _Desk)
         self._server.daemon_threads = True
         self._server.bank = self  # type: ignore[attr-defined]
@@ -53,6 +54,7 @@ class Bank:
 
     def __exit__(self, *_: object) -> None:
         self.let_go.set()
+        self.late.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -84,6 +86,9 @@ class _Desk(http.server.BaseHTTPRequestHandler):
             bank.seen.append(key)
             word = bank.plan.popleft() if bank.plan else "lands, 200"
         landed, _, answer = word.partition(", ")
+        if landed == "lands late":
+            bank.late.wait(10)
+            landed = "lands"
         receipt = bank.record(order, key) if landed == "lands" else ""
         self._answer(bank, answer, receipt)
 

@@ -1,10 +1,11 @@
 """An agent that is made to be killed: 22 steps, five of them effects, whose bodies write into a ledger what they did.
 
-    sweep_agent.py FOLDER VARIANT     run it once, from the store in FOLDER
-    sweep_agent.py serve              fork a child for every order that comes in as a line of JSON: a start without an import
+    sweep_agent.py FOLDER VARIANT [STORE]   run it once, from the store in FOLDER or another one
+    sweep_agent.py serve                    fork a child for every order that comes in as a line of JSON: a start without an import
 
 Beside the ledger (what was done) stand the acks: what the engine has told the agent is done, which must never be undone.
-Exit status: 0 done, result in result.json; 75 a person must settle a doubt; anything else is a defect.
+Exit status: 0 done, result in result.json; 75 a person must settle a doubt; 74 the store gave up, its error in
+store_error.json; anything else is a defect.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ import holdfast as hf
 import holdfast.sync
 from holdfast import _drive, _failpoints
 from holdfast import _records as rec
+from holdfast.errors import StoreError
 
 RUN_ID = "sweep"
 NEEDS_A_PERSON = 75
+STORE_GAVE_UP = 74
 TIMED_OUT = "timed out"
 PATIENCE_S = 10
 """A run takes a twentieth of a second; one that takes so long hangs, and says where."""
@@ -241,6 +244,9 @@ AGENTS: dict[str, Any] = {"async": busy, "def": busy_def}
 # --- dying, and engines that are broken on purpose ------------------------------------------------------------------
 
 
+REAL_VFS = "unix"
+
+
 class MortalFile(apsw.VFSFile):
     """Dies on the way into the flush; counts the flushes of all threads, which strace counts apart."""
 
@@ -255,10 +261,10 @@ class MortalFile(apsw.VFSFile):
 
 class MortalVfs(apsw.VFS):
     def __init__(self) -> None:
-        super().__init__("mortal", "", makedefault=True)
+        super().__init__("mortal", REAL_VFS, makedefault=True)
 
     def xOpen(self, name: Any, flags: list[int]) -> MortalFile:  # noqa: N802 (SQLite's name)
-        return MortalFile("", name, flags)
+        return MortalFile(REAL_VFS, name, flags)
 
 
 def without_intents(records: Any) -> list[Any]:
@@ -297,11 +303,14 @@ BREAKS = {"": lambda: None, "intents": break_intents, "acks": break_acks}
 # --- running it -----------------------------------------------------------------------------------------------------
 
 
-def run_once(variant: str) -> int:
+def run_once(variant: str, store: str = "") -> int:
     try:
-        result = hf.run(AGENTS[variant], "order", run_id=RUN_ID, store=folder / "runs.db", wait=False)
+        result = hf.run(AGENTS[variant], "order", run_id=RUN_ID, store=store or folder / "runs.db", wait=False)
     except (hf.RunWaiting, hf.InDoubt):
         return NEEDS_A_PERSON
+    except StoreError as error:
+        (folder / "store_error.json").write_text(json.dumps([type(error).__name__, str(error)]))
+        return STORE_GAVE_UP
     (folder / "result.json").write_text(json.dumps(result))
     return 0
 
@@ -312,7 +321,7 @@ def obey(order: dict[str, Any]) -> int:
     folder = Path(order["folder"])
     log = os.open(folder / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 2)
-    faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
+    faulthandler.dump_traceback_later(order.get("patience_s", PATIENCE_S), exit=True)
     try:
         BREAKS[order.get("broken", "")]()
         if "failpoint" in order:
@@ -320,7 +329,7 @@ def obey(order: dict[str, Any]) -> int:
         if "sync" in order:
             MortalFile.countdown = order["sync"]
             order["vfs"] = MortalVfs()
-        return run_once(order["variant"])
+        return run_once(order["variant"], order["store"])
     except BaseException:
         traceback.print_exc()
         return 1
@@ -345,4 +354,4 @@ if __name__ == "__main__":
         serve()
     else:
         folder = Path(sys.argv[1])
-        sys.exit(run_once(sys.argv[2]))
+        sys.exit(run_once(*sys.argv[2:]))

@@ -57,7 +57,11 @@ def read_duration(given: str | None, option: str) -> float | None:
 def read_json(given: str, option: str) -> object:
     """A result as JSON; the advice is for those whose shell ate the quotes."""
     try:
-        return json.loads(given)
+        return json.loads(given, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         advice = f"a text needs its own quotes inside the shell's: {option} '\"r-9\"'; an object: {option} '{{\"id\": 9}}'"
         raise typer.BadParameter(f"{given[:60]!r} is not JSON ({error}); {advice}", param_hint=option) from None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"it has no {constant}")

@@ -67,6 +67,8 @@ def connect(path: Path, url: str, patience_ms: int) -> apsw.Connection:
 
 def from_sqlite(error: apsw.Error, url: str) -> StoreError:
     """What SQLite says, as one of our errors."""
+    if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE:
+        return StoreFull(url, f"{_FULL} (the shared memory beside the log cannot grow: {error})")
     for kinds, ours, advice in _ADVICE:
         if isinstance(error, kinds):
             return ours(url, f"{advice} ({error})")

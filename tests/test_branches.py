@@ -1,0 +1,424 @@
+"""Parallel branches and races, on an event loop and in threads: results, errors, limits, and the same after a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+from crashing import Crash, FailingStore, crashing, dies_at, lines, play, records
+
+import holdfast as hf
+import holdfast.sync as hfs
+from holdfast import _records as rec
+from holdfast._branches import MAX_BRANCHES
+from holdfast.errors import StoreFailed, WrongMode
+from holdfast.stores.memory import MemoryStore
+
+
+@hf.step
+async def double(number: int) -> int:
+    return number * 2
+
+
+@hf.step
+def double_now(number: int) -> int:
+    return number * 2
+
+
+@hf.step
+async def fail(text: str) -> int:
+    raise ValueError(text)
+
+
+async def twice(number: int) -> int:
+    return await double(await double(number))
+
+
+def test_gather_gives_results_in_the_order_of_its_branches() -> None:
+    @hf.agent
+    async def agent() -> list[int]:
+        return list(await hf.gather(twice(1), double(2), twice(3)))
+
+    assert play(MemoryStore(), agent) == [4, 4, 12]
+
+
+def test_gather_can_return_errors() -> None:
+    @hf.agent
+    async def agent() -> list[str]:
+        return [repr(result) for result in await hf.gather(double(1), fail("x"), errors="return")]
+
+    assert play(MemoryStore(), agent) == ["2", "ValueError('x')"]
+
+
+def test_gather_of_nothing_is_nothing() -> None:
+    @hf.agent
+    async def agent() -> int:
+        return len(await hf.gather())
+
+    assert play(MemoryStore(), agent) == 0
+
+
+def test_error_of_one_branch_leaves_the_others_steps_kept() -> None:
+    calls: list[int] = []
+
+    @hf.step
+    async def work(number: int) -> int:
+        calls.append(number)
+        if number == 0 and calls.count(0) == 1:
+            raise ValueError("first time")
+        return number
+
+    @hf.agent
+    async def agent() -> list[int]:
+        return list(await hf.gather(*(work(number) for number in range(4))))
+
+    store = MemoryStore()
+    with pytest.raises(ValueError, match="first time"):
+        play(store, agent)
+    assert play(store, agent) == [0, 1, 2, 3]
+    assert calls == [0, 1, 2, 3, 0]
+
+
+def test_map_runs_at_most_so_many_at_a_time() -> None:
+    running: list[int] = []
+    most: list[int] = []
+
+    @hf.step
+    async def work(number: int) -> int:
+        running.append(number)
+        most.append(len(running))
+        await asyncio.sleep(0.001)
+        running.remove(number)
+        return number
+
+    @hf.agent
+    async def agent() -> list[int]:
+        return await hf.map(work, range(7), limit=3)
+
+    assert play(MemoryStore(), agent) == list(range(7))
+    assert max(most) == 3
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "2"])
+def test_limit_that_lets_nobody_run_is_refused(limit: object) -> None:
+    @hf.agent
+    async def agent() -> None:
+        await hf.map(double, [1], limit=limit)  # type: ignore[call-overload]
+
+    with pytest.raises(hf.Misuse, match="limit="):
+        play(MemoryStore(), agent)
+
+
+def test_too_many_branches_are_refused() -> None:
+    @hf.agent
+    async def agent() -> None:
+        await hf.map(double, range(MAX_BRANCHES + 1))
+
+    with pytest.raises(hf.Misuse, match="Map in pieces"):
+        play(MemoryStore(), agent)
+
+
+def test_first_gives_the_winner_and_cancels_the_others() -> None:
+    left: list[str] = []
+
+    async def patient() -> int:
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            left.append("cancelled")
+            raise
+        return await double(1)
+
+    @hf.agent
+    async def agent() -> int:
+        return await hf.first(patient(), twice(3))
+
+    store = MemoryStore()
+    assert play(store, agent) == 12
+    assert left == ["cancelled"]
+    assert [record.value for record in records(store) if isinstance(record, rec.StepDone) and record.name == "hf.first"] == [b"1"]
+
+
+def test_first_raises_the_error_of_the_winner() -> None:
+    @hf.agent
+    async def agent() -> int:
+        return await hf.first(asyncio.sleep(5, 1), fail("lost patience"))
+
+    with pytest.raises(ValueError, match="lost patience"):
+        play(MemoryStore(), agent)
+
+
+def test_first_of_nothing_is_refused() -> None:
+    @hf.agent
+    async def agent() -> None:
+        await hf.first()
+
+    with pytest.raises(hf.Misuse, match="at least one"):
+        play(MemoryStore(), agent)
+
+
+@pytest.mark.parametrize("die_in_finally", [False, True])
+def test_loser_may_tidy_up_with_steps(die_in_finally: bool) -> None:
+    tidied: list[str] = []
+
+    @hf.step
+    async def wait_long() -> int:
+        await asyncio.sleep(5)
+        return 1
+
+    @hf.step
+    async def tidy() -> None:
+        tidied.append("tidy")
+
+    async def loser() -> int:
+        try:
+            return await wait_long()
+        finally:
+            await tidy()
+
+    @hf.agent
+    async def agent() -> int:
+        return await hf.first(loser(), twice(1))
+
+    store = dies_at("step.done", "1.1.2") if die_in_finally else FailingStore()
+    if die_in_finally:
+        with pytest.raises(StoreFailed):
+            play(store, agent)
+        store.mend()
+    assert play(store, agent) == 4
+    assert len(tidied) == (2 if die_in_finally else 1)
+
+
+def effect_in_a_lost_branch() -> tuple[list[str], str]:
+    """An effect that is cancelled because its branch lost: nobody knows whether it happened."""
+    paid: list[str] = []
+
+    @hf.effect(in_doubt="ask")
+    async def pay() -> int:
+        paid.append("pay")
+        await asyncio.sleep(5)
+        return 1
+
+    async def later() -> int:
+        await asyncio.sleep(0.005)
+        return await double(2)
+
+    @hf.agent
+    async def agent() -> int:
+        return await hf.first(pay(), later())
+
+    store = MemoryStore()
+    waits = []
+    for _ in range(2):
+        try:
+            play(store, agent)
+        except hf.RunWaiting as waiting:
+            waits.append(waiting.waits)
+    return paid, waits[-1] if len(waits) == 2 else "not waiting"
+
+
+def test_effect_cancelled_by_a_race_is_a_doubt_and_the_run_is_not_done() -> None:
+    paid, waits = effect_in_a_lost_branch()
+    assert paid == ["pay"]
+    assert "did pay() at step 1 happen?" in waits
+
+
+def test_branch_is_a_step_called_by_the_agent_or_by_the_branch() -> None:
+    @hf.agent
+    async def agent() -> list[int]:
+        return [*await hf.gather(double(1), twice(2))]
+
+    store = MemoryStore()
+    play(store, agent)
+    assert sorted(lines(store)[1:-1]) == ["step.done 1", "step.done 2.2.1", "step.done 2.2.2"]
+
+
+def test_nested_races_and_gathers_are_replayed() -> None:
+    calls: list[int] = []
+
+    @hf.step
+    async def work(number: int) -> int:
+        calls.append(number)
+        await asyncio.sleep(number / 1000)
+        return number
+
+    async def inner(number: int) -> int:
+        return sum(await hf.gather(work(number), work(number + 1)))
+
+    @hf.agent
+    async def agent() -> int:
+        result = await hf.first(inner(1), inner(20)) + sum(await hf.map(inner, [3, 1]))
+        if 99 not in calls:
+            calls.append(99)
+            raise Crash
+        return result
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    before = list(calls)
+    assert play(store, agent) == 3 + 7 + 3
+    assert calls == before
+
+
+def test_def_agent_gathers_in_threads_and_replays() -> None:
+    threads: set[str] = set()
+
+    @hfs.step
+    def work(number: int) -> int:
+        threads.add(threading.current_thread().name)
+        return number * 2
+
+    crashes = [True]
+
+    @hfs.agent
+    def agent() -> list[int]:
+        begin = work(1)
+        result = [begin, *hfs.gather(lambda: work(2), lambda: work(work(3)))]
+        result += hfs.map(work, [10, 20, 30], limit=2)
+        if crashes:
+            crashes.clear()
+            raise Crash
+        return result
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    executed = set(threads)
+    began_s = time.monotonic()
+    assert play(store, agent) == [2, 4, 12, 20, 40, 60]
+    assert time.monotonic() - began_s < 1.0
+    assert threads == executed
+    assert len(threads) >= 3
+
+
+def test_def_agent_gather_raises_the_lowest_error_when_all_have_finished() -> None:
+    finished: list[str] = []
+
+    @hfs.step
+    def work(name: str) -> str:
+        finished.append(name)
+        if name != "c":
+            raise KeyError(name)
+        return name
+
+    @hfs.agent
+    def agent() -> int:
+        hfs.gather(lambda: work("a"), lambda: work("b"), lambda: work("c"))
+        return 0
+
+    with pytest.raises(KeyError, match="a"):
+        play(MemoryStore(), agent)
+    assert sorted(finished) == ["a", "b", "c"]
+
+
+def test_def_agent_race_is_replayed_without_its_loser_going_on() -> None:
+    gate = threading.Event()
+    paid: list[str] = []
+    winners: list[str] = []
+
+    @hfs.step
+    def work(name: str) -> str:
+        if name == "slow":
+            assert gate.wait(5)
+        return name
+
+    @hfs.effect(in_doubt="fail")
+    def pay(name: str) -> str:
+        paid.append(name)
+        return name
+
+    def branch(name: str) -> str:
+        work(name)
+        result = pay(name)
+        gate.set()
+        return result
+
+    @hfs.agent
+    def agent() -> str:
+        winner: str = hfs.first(lambda: branch("slow"), lambda: branch("quick"))
+        winners.append(winner)
+        work("after")
+        if len(winners) == 1:
+            raise Crash
+        return winner
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    paid_before = list(paid)
+    began_s = time.monotonic()
+    assert play(store, agent) == winners[0]
+    assert time.monotonic() - began_s < 1.0
+    assert (winners[1], paid) == (winners[0], paid_before)
+
+
+def test_async_verb_in_a_def_agent_fails_at_the_call() -> None:
+    for verb in (lambda: hf.gather(), lambda: hf.map(double, []), lambda: hf.first(), lambda: hf.timeout(1), lambda: double(1)):
+
+        @hf.agent
+        def agent(verb=verb) -> str:  # type: ignore[no-untyped-def]  # noqa: ANN001
+            return "truthy" if verb() else "falsy"
+
+        with pytest.raises(WrongMode, match="'agent'"):
+            play(MemoryStore(), agent)
+
+
+def test_blocking_verb_in_an_async_agent_is_refused() -> None:
+    for verb in (lambda: hfs.gather(), lambda: hfs.map(str, []), lambda: hfs.first(lambda: 1), lambda: hfs.timeout(1)):
+
+        @hf.agent
+        async def agent(verb=verb) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+            verb()
+
+        with pytest.raises(WrongMode, match="async def"):
+            play(MemoryStore(), agent)
+
+
+def test_def_steps_in_async_agents_are_replayed_in_their_place() -> None:
+    views: list[list[int]] = []
+    calls: list[int] = []
+
+    @hf.step
+    def now(number: int) -> int:
+        calls.append(number)
+        return number
+
+    async def branch(number: int) -> int:
+        return await double(number) + now(number)
+
+    @hf.agent
+    async def agent() -> int:
+        seen = [now(1), await double(2), now(3), *await hf.gather(branch(4), branch(5))]
+        views.append(seen)
+        if len(views) == 1:
+            raise Crash
+        return 0
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    play(store, agent)
+    assert views == [[1, 4, 3, 12, 15]] * 2
+    assert sorted(calls) == [1, 3, 4, 5]
+
+
+def test_def_effect_in_doubt_does_not_stop_the_other_branches_of_an_async_agent() -> None:
+    @hf.effect(in_doubt="ask")
+    def pay() -> int:
+        raise ConnectionResetError
+
+    @hf.step
+    async def work() -> int:
+        await asyncio.sleep(0.005)
+        return 1
+
+    async def paying() -> int:
+        return pay()
+
+    @hf.agent
+    async def agent() -> list[int]:
+        return list(await hf.gather(work(), paying()))
+
+    store = MemoryStore()
+    with pytest.raises(hf.RunWaiting):
+        play(store, agent)
+    assert "step.done 1" in lines(store)

@@ -1,0 +1,248 @@
+"""The commands that look: what they say to people, what they give to scripts, and that they change nothing."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import holdfast.sync as hf
+from cli_stage import Stage, command, staged
+from holdfast.cli import main
+from holdfast.cli.location import project_root
+from holdfast.cli.wording import clean
+
+READING = (
+    ("runs",), ("show", "waiting"), ("show", "waiting", "--at", "3"), ("history", "waiting"), ("inbox",),
+    ("check", "waiting"), ("check", "--all"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Stage:
+    return staged(tmp_path, capsys)
+
+
+def test_runs_lists_what_changed_last_first(stage: Stage) -> None:
+    header, *rows = stage.told("runs").splitlines()
+    assert header.split() == ["RUN", "AGENT", "STATUS", "CHANGED", "NOTE"]
+    assert [row.split()[0] for row in rows] == ["dead", "waiting", "failed", "done"]
+    assert "stopped" in rows[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("--status", "waiting"), {"waiting"}),
+        (("--status", "done", "--status", "failed"), {"done", "failed"}),
+        (("--agent", "sell"), set()),
+        (("--tag", "customer=7", "--status", "done"), {"done"}),
+        (("--tag", "customer=8"), set()),
+        (("--idle", "10m"), set()),
+        (("--idle", "0s"), {"dead", "waiting", "failed", "done"}),
+        (("--limit", "1"), {"dead"}),
+    ],
+)
+def test_runs_can_be_narrowed(stage: Stage, words: tuple[str, ...], found: set[str]) -> None:
+    assert {run["run_id"] for run in stage.document("runs", *words)["runs"]} == found
+
+
+def test_show_begins_with_the_status_in_words_and_ends_with_the_next_commands(stage: Stage) -> None:
+    text = stage.told("show", "waiting")
+    assert text.startswith('waiting for a person: did charge(order="waiting", cents=500) at step 3 happen?')
+    assert text.index("owner    nobody") < text.index("Next:") < text.index("holdfast resolve waiting 3 --not-landed")
+
+
+def test_show_tells_that_the_owner_is_dead_and_the_effect_in_doubt(stage: Stage) -> None:
+    text = stage.told("show", "dead")
+    assert text.startswith('stopped: the process that ran it is dead at step 3, charge(order="dead", cents=500)')
+    assert "(dead)" in text
+    assert "in doubt" in text
+    assert "holdfast resume dead --here APP.py" in text
+
+
+def test_show_of_a_failed_run_tells_its_error_and_of_a_done_one_its_result(stage: Stage) -> None:
+    assert stage.told("show", "failed").startswith("failed: Declined: [red]no stock[/red]")
+    assert 'result   "r-done"' in stage.told("show", "done")
+
+
+def test_commands_to_try_name_the_store_that_was_named(stage: Stage) -> None:
+    for words in (("show", "waiting"), ("inbox",)):
+        assert f"--not-landed --store {stage.store}" in stage.told(*words)
+
+
+def test_show_at_a_step_is_what_the_agent_knew_then(stage: Stage) -> None:
+    text = stage.told("show", "done", "--at", "2")
+    assert 'arguments  {"order": "done"}' in text
+    assert "result     3" in text
+    assert text.rstrip().endswith('1     search(what="done")  done   ["done-red","done-blue"]')
+    assert "charge" not in text
+
+
+def test_history_has_every_checkpoint_with_its_key(stage: Stage) -> None:
+    rows = [line.split() for line in stage.told("history", "waiting").splitlines()[2:]]
+    assert [row[1:3] for row in rows if row[1].isdigit()] == [["1", "done"], ["2", "done"], ["3", "in"], ["3", "doubt"]]
+    lines = stage.document("history", "waiting")["checkpoints"]
+    assert [line["state"] for line in lines if line["key"]] == ["in doubt"]
+    assert all(line["key"] in stage.told("history", "waiting") for line in lines)
+
+
+def test_inbox_has_each_doubt_with_the_commands_that_settle_it(stage: Stage) -> None:
+    [item] = stage.document("inbox")["items"]
+    assert (item["kind"], item["run_id"], item["step_id"]) == ("doubt", "waiting", "3")
+    assert item["commands"][1] == "holdfast resolve waiting 3 --not-landed"
+
+
+def test_inbox_says_when_nothing_needs_a_person(stage: Stage) -> None:
+    stage.told("cancel", "waiting")
+    assert stage.told("inbox") == "nothing needs a person\n"
+
+
+def test_a_run_that_executes_is_shown_with_its_living_owner_and_its_step(stage: Stage) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    @hf.effect(in_doubt="ask")
+    def call(who: str) -> None:
+        begun.set()
+        end.wait()
+
+    @hf.agent
+    def phone() -> None:
+        call("ann")
+
+    def work() -> None:
+        with hf.Holdfast(stage.store) as app:
+            app.run(phone, run_id="live")
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        assert begun.wait(30)
+        text = stage.told("show", "live")
+        code, _, refusal = stage.give("resume", "live")
+    finally:
+        end.set()
+        worker.join()
+    assert text.startswith('running at step 1, call(who="ann")')
+    assert "(alive)" in text
+    assert (code, "executes now" in refusal) == (1, True)
+
+
+def damage(store: Path, run_id: str, seq: int) -> None:
+    connection = apsw.Connection(str(store))
+    connection.execute("UPDATE journal SET body = CAST(CAST(body AS TEXT) || ' ' AS BLOB) WHERE run_id = ? AND seq = ?", (run_id, seq))
+    connection.close()
+
+
+def test_check_names_the_first_bad_record_and_what_is_still_good(stage: Stage) -> None:
+    damage(stage.store, "done", 3)
+    text = stage.told("check", "--all", code=4)
+    assert "run done is damaged at record 3: its digest does not match what it holds" in text
+    assert "its records 1 to 2 are good; the last of them is step.done 1" in text
+    assert "1 damaged run" in text
+    assert stage.told("check", "waiting").endswith("no damage\n")
+    verdict = next(run for run in stage.document("check", "done", code=4)["runs"] if not run["good"])
+    assert (verdict["seq"], verdict["records"]) == (3, 2)
+
+
+def test_a_damaged_run_is_refused_with_a_code_of_its_own(stage: Stage) -> None:
+    damage(stage.store, "waiting", 2)
+    for words in (("show", "waiting"), ("history", "waiting"), ("resume", "waiting", "--here", str(stage.shop)), ("cancel", "waiting")):
+        assert stage.document(*words, code=4)["error"]["type"] == "Damaged"
+    assert [item["kind"] for item in stage.document("inbox")["items"]] == ["damaged"]
+
+
+def test_runs_are_listed_even_where_a_head_is_damaged(stage: Stage) -> None:
+    connection = apsw.Connection(str(stage.store))
+    connection.execute("UPDATE runs SET tags = '{\"customer' WHERE run_id = 'done'")
+    connection.close()
+    assert len(stage.document("runs")["runs"]) == 4
+    assert "run done is damaged" in stage.told("check", "--all", code=4)
+
+
+@pytest.mark.parametrize("words", READING)
+def test_machine_output_is_one_document_with_times_as_numbers_and_text(stage: Stage, words: tuple[str, ...]) -> None:
+    found = stage.document(*words)
+    dated = [each for each in _objects(found) if any(name.endswith("_us") for name in each)]
+    for each in dated:
+        for name in [name for name in each if name.endswith("_us")]:
+            moment = datetime.fromisoformat(each[name.removesuffix("_us")])
+            assert round(moment.timestamp() * 1e6) == each[name]
+    assert found["store"] == f"sqlite:///{stage.store}"
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    if isinstance(value, dict):
+        return [value, *(each for inner in value.values() for each in _objects(inner))]
+    return [each for inner in value for each in _objects(inner)] if isinstance(value, list) else []
+
+
+@pytest.mark.parametrize("words", [*READING, ("show", "failed"), ("history", "failed"), ("show", "failed", "--at", "2")])
+def test_what_agents_wrote_is_shown_as_text(stage: Stage, words: tuple[str, ...]) -> None:
+    text = stage.told(*words)
+    assert all(line.isprintable() for line in text.split("\n"))
+    if "failed" in words:
+        assert r"[red]no stock[/red] \x1b]0;owned\x07\x1b[31m\u202e\r" in text
+
+
+def test_only_what_a_terminal_could_obey_is_escaped() -> None:
+    assert clean("Zürich 東京 👩‍💻 5\u202f€") == "Zürich 東京 👩‍💻 5\u202f€"
+    assert clean("a\x1b\x9b\x7f\u2066\u2028\ud800\t") == r"a\x1b\x9b\x7f\u2066\u2028\ud800\t"
+
+
+@pytest.mark.parametrize("words", READING)
+def test_looking_creates_no_store(tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    code = main([*words, "--store", str(tmp_path / "new" / "runs.db")])
+    assert code == 5
+    assert "there is no store here (named by --store); nothing was created" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_name_the_store_of_the_project_above_the_current_folder_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").touch()
+    inside = tmp_path / "a" / "b"
+    inside.mkdir(parents=True)
+    assert project_root(inside) == tmp_path
+    ended = command("runs", "--json", folder=inside)
+    assert ended.returncode == 5
+    assert str(tmp_path / ".holdfast" / "holdfast.db") in json.loads(ended.stdout)["error"]["message"]
+    assert not (tmp_path / ".holdfast").exists()
+
+
+def test_the_environment_names_the_store(stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE", str(stage.store))
+    assert main(["check", "--all"]) == 0
+    assert capsys.readouterr().out.startswith("4 runs checked, ")
+
+
+def test_a_step_named_by_a_model_cannot_make_the_commands_do_something_else(stage: Stage) -> None:
+    @hf.effect(in_doubt="ask", call_id="call; touch pwned $(id) '")
+    def pay() -> None:
+        raise OSError("the line went dead")
+
+    @hf.agent
+    def obey() -> None:
+        pay()
+
+    with hf.Holdfast(stage.store) as app, pytest.raises(hf.RunWaiting):
+        app.run(obey, run_id="odd", wait=False)
+    item = next(item for item in stage.document("inbox")["items"] if item["run_id"] == "odd")
+    assert shlex.split(item["commands"][1]) == ["holdfast", "resolve", "odd", item["step_id"], "--not-landed"]
+    assert stage.told("resolve", "odd", item["step_id"], "--not-landed").startswith("the run is ready")
+
+
+def test_help_shows_the_exit_codes_and_every_command_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    assert "Exit codes:" in text
+    names = [line.split()[0] for line in text.partition("Commands:")[2].partition("Exit codes:")[0].strip().splitlines() if line.strip()]
+    assert names == ["runs", "show", "history", "resume", "cancel", "inbox", "resolve", "check", "demo"]
+    for name in names:
+        assert main([name, "--help"]) == 0
+        assert f"Examples:\n    holdfast {name}" in capsys.readouterr().out

@@ -1,0 +1,164 @@
+"""The disk refuses, is full, or cannot flush, at one point after the other of a whole run.
+
+The caller of hf.run gets a typed error. What was acknowledged is stored, and nothing else was acknowledged; the run goes on when the
+disk does, and no effect is done twice on the way. A flush that failed is not tried again on the same handle.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from test_sweep import AGENT, NEEDS_A_PERSON, Case, Crew, crew, expected, new_case, refuse_any
+
+__all__ = ["crew", "expected"]
+
+STORE_GAVE_UP = 74
+KIB = 1024
+
+
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """How often the main thread writes and flushes in an undisturbed run, from the creation of the store on."""
+    folder = tmp_path_factory.mktemp("counted")
+    command = ["strace", "-f", "-qq", "-e", "trace=pwrite64,fdatasync", "-o", f"{folder}/trace", sys.executable, AGENT, folder, "async"]
+    subprocess.run(command, check=True)
+    lines = (folder / "trace").read_text().splitlines()
+    main = lines[0].split()[0]
+    counts = {name: sum(line.split()[0] == main and f"{name}(" in line for line in lines) for name in ("pwrite64", "fdatasync")}
+    assert counts["pwrite64"] > counts["fdatasync"] > 20
+    return counts
+
+
+def disturbed(case: Case, call: str, error: str, number: int, *options: str) -> tuple[int, str]:
+    """One run in which one call fails: its exit status, and the command that does it again, with what it said."""
+    inject = f"inject={call}:error={error}:when={number}"
+    command = ["strace", "-f", "-qq", "-e", f"trace={call}", *(options or ("-o", "/dev/null")), "-e", inject]
+    command += [sys.executable, str(AGENT), str(case.folder), "async", str(case.store)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    return done.returncode, f"{' '.join(command)} {done.stderr}".strip()
+
+
+def error_of(case: Case) -> str:
+    kind, text = json.loads((case.folder / "store_error.json").read_text())
+    assert "what was acknowledged before is safe" in text
+    return str(kind)
+
+
+def spread(last: int, points: int) -> list[int]:
+    """So many numbers from 1 to `last`, evenly."""
+    return sorted({1 + round(number * (last - 1) / (points - 1)) for number in range(points)})
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "kinds", "points"),
+    [
+        ("pwrite64", "ENOSPC", {"StoreFull"}, 9),
+        ("pwrite64", "EIO", {"StoreFailed"}, 5),
+        ("fdatasync", "EIO", {"StoreFailed"}, 8),
+        ("fdatasync", "ENOSPC", {"StoreFailed", "StoreFull"}, 4),
+    ],
+)
+def test_a_disk_that_refuses(
+    crew: Crew, expected: dict[str, list[str]], calls: dict[str, int], tmp_path: Path, call: str, error: str, kinds: set[str], points: int
+) -> None:
+    def refuse_at(server: object, number: int) -> tuple[str, list[str]]:
+        case = new_case(tmp_path, f"{call}-{error}-{number}", "async")
+        code, command = disturbed(case, call, error, number)
+        if code not in (0, NEEDS_A_PERSON, STORE_GAVE_UP):
+            return "", [f"{command} ended with {code}"]
+        said = error_of(case) if code == STORE_GAVE_UP else ""
+        case.killed(command)
+        case.finish(server)  # type: ignore[arg-type]
+        return said, case.judge(expected["async"])
+
+    found = crew.map(refuse_at, spread(calls[call], points))
+    refuse_any(wrong for _, wrong in found)
+    said = [kind for kind, _ in found if kind]
+    assert set(said) <= kinds
+    assert len(said) >= points - 2, "only the checkpoint when the store is closed may fail unseen: nothing depends on it"
+
+
+def flushes_after_failure(trace: Sequence[str]) -> list[str]:
+    """The flushes on the descriptor whose flush failed, from the failure until it is closed."""
+    after: list[str] = []
+    failed = ""
+    for line in trace:
+        if "(INJECTED)" in line and (match := re.search(r"fdatasync\((\d+)", line)):
+            failed = match.group(1)
+        elif failed and re.search(rf"close\({failed}\)", line):
+            return after
+        elif failed and re.search(rf"fdatasync\({failed}\)", line):
+            after.append(line)
+    raise AssertionError("no flush failed, or its descriptor was never closed")
+
+
+@pytest.mark.parametrize("number", [9, 20])
+def test_a_flush_that_failed_is_not_tried_again_on_the_same_handle(tmp_path: Path, number: int) -> None:
+    case = new_case(tmp_path, "flush", "async")
+    options = ("-e", "trace=fdatasync,close", "-o", f"{case.folder}/trace")
+    code, _ = disturbed(case, "fdatasync", "EIO", number, *options)
+    assert code == STORE_GAVE_UP
+    assert flushes_after_failure((case.folder / "trace").read_text().splitlines()) == []
+
+
+def test_the_trace_would_show_a_second_flush() -> None:
+    trace = ["7 fdatasync(5) = -1 EIO (Input/output error) (INJECTED)", "7 fdatasync(4) = 0", "7 fdatasync(5) = 0", "7 close(5) = 0"]
+    assert flushes_after_failure(trace) == ["7 fdatasync(5) = 0"]
+
+
+@pytest.mark.parametrize("variant", ["async", "def"])
+def test_a_file_that_may_not_grow(crew: Crew, expected: dict[str, list[str]], tmp_path: Path, variant: str) -> None:
+    def stop_at(server: object, limit_kib: int) -> tuple[str, list[str]]:
+        case = new_case(tmp_path, f"{limit_kib}k", variant)
+        command = [sys.executable, AGENT, case.folder, variant]
+
+        def limited() -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit_kib * KIB, resource.RLIM_INFINITY))
+
+        code = subprocess.run(command, check=False, capture_output=True, preexec_fn=limited).returncode  # noqa: PLW1509 (nothing is shared)
+        if code != STORE_GAVE_UP:
+            return "", [f"with files of {limit_kib} KiB {command} ended with {code}"]
+        said = error_of(case)
+        case.killed(f"{limit_kib} KiB")
+        case.finish(server)  # type: ignore[arg-type]
+        return said, case.judge(expected[variant])
+
+    found = crew.map(stop_at, [20, 60, 120, 180])
+    refuse_any(wrong for _, wrong in found)
+    assert {kind for kind, _ in found} <= {"StoreFailed", "StoreFull"}
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder], check=False, capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"mounting is not permitted here ({mounted.stderr.decode().strip()}); the files that may not grow say the same")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.parametrize("room_kib", [8, 60, 150, 200])
+def test_a_full_disk(crew: Crew, expected: dict[str, list[str]], tmp_path: Path, room_kib: int) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        case = Case(tmp_path / "case", "async", elsewhere=disk / "runs.db")
+        case.folder.mkdir()
+        filler = disk / "filler"
+        filler.write_bytes(bytes(KIB * (KIB - room_kib)))
+        assert crew.servers[0].run(case.order()) == STORE_GAVE_UP
+        assert error_of(case) == "StoreFull"
+        assert sorted(one.name for one in disk.iterdir() if one.name.endswith(".new")) == []
+        filler.unlink()
+        case.killed(f"a disk with room for {room_kib} KiB")
+        case.finish(crew.servers[0])
+        assert case.judge(expected["async"]) == []

@@ -1,0 +1,235 @@
+"""Parking: a run unwinds its code only when every branch waits for a person, and nothing can make it go on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+import holdfast.sync as hfs
+from agents_for_tests.sites import WatchedMemory, eventually
+from holdfast import _records as rec
+from holdfast._commands import Commit, WaitForPerson
+from holdfast._drive import drive_async, drive_blocking
+from holdfast._run import Scope, place
+from holdfast.errors import Unwinding
+
+
+@pytest.fixture
+def store() -> WatchedMemory:
+    return WatchedMemory()
+
+
+@pytest.fixture
+def app(store: WatchedMemory) -> Iterator[hf.Holdfast]:
+    with hf.Holdfast(store) as opened:
+        yield opened
+
+
+def states(app: hf.Holdfast, name: str) -> list[str]:
+    return [line.state for line in app.history("r") if line.call.startswith(f"{name}(")]
+
+
+def kinds(store: WatchedMemory) -> list[str]:
+    loaded = store.load("r")
+    assert loaded is not None
+    return [row.kind for row in loaded[1]]
+
+
+@hf.step
+async def look(n: int) -> int:
+    return n
+
+
+@hf.effect(in_doubt="ask")
+async def send(n: int) -> int:
+    return n
+
+
+@hf.effect(in_doubt="ask")
+async def doubtful(n: int) -> int:
+    raise ConnectionResetError(n)
+
+
+@hf.effect(in_doubt="ask")
+def doubtful_blocking(n: int) -> int:
+    raise ConnectionResetError(n)
+
+
+def test_parking_unwinds_the_code_and_nothing_is_recorded_meanwhile(app: hf.Holdfast, store: WatchedMemory) -> None:
+    log: list[str] = []
+
+    @hf.agent
+    async def agent() -> int:
+        try:
+            return await doubtful(1)
+        finally:
+            log.append("finally")
+            verbs: list[Callable[[], object]] = [
+                lambda: look(1),
+                hf.now,
+                lambda: hf.state({}),
+                hf.gather,
+                lambda: hf.cleanup(print),
+                lambda: send(1),
+            ]
+            for verb in verbs:
+                try:
+                    verb()
+                except Unwinding as error:
+                    log.append(type(error).__name__)
+
+    with pytest.raises(hf.RunWaiting):
+        app.run(agent, run_id="r", wait=False)
+    assert log == ["finally", *["Parked"] * 6]
+    assert kinds(store)[-2:] == ["doubt.opened", "run.waiting"]
+
+
+@pytest.mark.parametrize("mode", ["async", "def"])
+@pytest.mark.parametrize("caught", [Exception, BaseException])
+def test_agent_code_cannot_go_on_by_swallowing(app: hf.Holdfast, store: WatchedMemory, mode: str, caught: Any) -> None:
+    went_on: list[int] = []
+
+    @hf.step
+    def then(n: int) -> int:
+        went_on.append(n)
+        return n
+
+    @hf.agent
+    async def agent() -> int:
+        for _ in range(3):
+            with contextlib.suppress(caught):
+                await doubtful(1)
+            with contextlib.suppress(caught):
+                then(1)
+        return -1
+
+    @hf.agent(name="agent")
+    def blocking() -> int:
+        for _ in range(3):
+            with contextlib.suppress(caught):
+                doubtful_blocking(1)
+            with contextlib.suppress(caught):
+                then(1)
+        return -1
+
+    for _ in range(2):
+        with pytest.raises(hf.RunWaiting):
+            app.run(agent if mode == "async" else blocking, run_id="r", wait=False)
+        assert app.show("r").status == "waiting"
+    assert went_on == []
+    assert kinds(store)[-1] == "run.waiting"
+
+
+def test_a_run_parks_only_when_every_branch_waits(app: hf.Holdfast) -> None:
+    calls: list[int] = []
+    asked = asyncio.Event()
+
+    @hf.step
+    async def slow(n: int) -> int:
+        calls.append(n)
+        await asyncio.wait_for(asked.wait(), 10)
+        await asyncio.sleep(0.1)
+        return n
+
+    @hf.agent
+    async def agent() -> list[int]:
+        async def tell() -> int:
+            asyncio.get_running_loop().call_later(0.1, asked.set)
+            return await doubtful(1)
+
+        return list(await hf.gather(tell(), slow(2)))
+
+    with pytest.raises(hf.RunWaiting):
+        app.run(agent, run_id="r", wait=False)
+    assert states(app, "slow") == ["done"]
+    doubt = app.inbox()[0].step_id
+    app.resolve("r", doubt, landed=1, by="ann")
+    assert app.run(agent, run_id="r", wait=False) == [1, 2]
+    assert calls == [2]
+
+
+def test_a_blocking_run_parks_only_when_every_branch_waits(app: hf.Holdfast) -> None:
+    calls: list[int] = []
+
+    @hf.step
+    def slow(n: int) -> int:
+        calls.append(n)
+        eventually(lambda: any(line.state == "doubt opened" for line in app.history("r")))
+        return n
+
+    @hf.agent
+    def agent() -> list[int]:
+        return list(hfs.gather(lambda: doubtful_blocking(1), lambda: slow(2)))
+
+    with pytest.raises(hf.RunWaiting):
+        app.run(agent, run_id="r", wait=False)
+    app.resolve("r", app.inbox()[0].step_id, landed=1, by="ann")
+    assert app.run(agent, run_id="r", wait=False) == [1, 2]
+    assert calls == [2]
+
+
+def test_a_def_effect_in_doubt_does_not_stop_the_event_loop_of_the_other_branches(app: hf.Holdfast) -> None:
+    calls: list[int] = []
+
+    @hf.step
+    async def slow(n: int) -> int:
+        calls.append(n)
+        await asyncio.sleep(0.2)
+        return n
+
+    @hf.agent
+    async def agent() -> list[int]:
+        async def blocking() -> int:
+            await asyncio.sleep(0.05)
+            return doubtful_blocking(1)
+
+        return list(await hf.gather(blocking(), slow(2)))
+
+    caught: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            app.run(agent, run_id="r", wait=False)
+        except hf.RunWaiting as waiting:
+            caught.append(waiting)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(5)
+    assert caught, "the run hangs"
+    app.resolve("r", app.inbox()[0].step_id, landed=1, by="ann")
+    assert app.run(agent, run_id="r", wait=False) == [1, 2]
+    assert calls == [2]
+
+
+@pytest.mark.parametrize("mode", ["async", "def"])
+def test_a_person_who_is_faster_than_the_waiter_is_heard(app: hf.Holdfast, mode: str) -> None:
+    """Between the record of the question and the waiting there is a moment, and the answer may come in it."""
+
+    def answered_already() -> Any:
+        yield Commit([rec.DoubtOpened(step_id="9", name="pay", fingerprint="", reason="", action="ask")])
+        yield Commit([rec.DoubtSettled(step_id="9", verdict="landed", by="ann", value=b"1")])
+        settled = yield WaitForPerson("9")
+        yield Commit([rec.StepDone(step_id="9", name="pay", fingerprint="", effect=True, value=b"1")])
+        return settled.by
+
+    def scope() -> Scope:
+        found = place.get()
+        assert isinstance(found, Scope)
+        return found
+
+    @hf.agent
+    async def agent() -> str:
+        return str(await drive_async(answered_already(), scope().run, scope()))
+
+    @hf.agent(name="agent")
+    def blocking() -> str:
+        return str(drive_blocking(answered_already(), scope().run, scope()))
+
+    assert app.run(agent if mode == "async" else blocking, run_id="r", wait=False) == "ann"
