@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 
 import pytest
-from crashing import Crash, FailingStore, crashing, dies_at, lines, play, records
 
 import holdfast as hf
 import holdfast.sync as hfs
+from crashing import Crash, FailingStore, crashing, dies_at, lines, play, records
 from holdfast import _records as rec
 from holdfast._branches import MAX_BRANCHES
 from holdfast.errors import StoreFailed, WrongMode
@@ -160,7 +162,7 @@ def test_first_of_nothing_is_refused() -> None:
 
 
 @pytest.mark.parametrize("die_in_finally", [False, True])
-def test_loser_may_tidy_up_with_steps(die_in_finally: bool) -> None:
+def test_loser_may_tidy_up_with_steps(*, die_in_finally: bool) -> None:
     tidied: list[str] = []
 
     @hf.step
@@ -352,26 +354,30 @@ def test_def_agent_race_is_replayed_without_its_loser_going_on() -> None:
     assert (winners[1], paid) == (winners[0], paid_before)
 
 
-def test_async_verb_in_a_def_agent_fails_at_the_call() -> None:
-    for verb in (lambda: hf.gather(), lambda: hf.map(double, []), lambda: hf.first(), lambda: hf.timeout(1), lambda: double(1)):
-
-        @hf.agent
-        def agent(verb=verb) -> str:  # type: ignore[no-untyped-def]  # noqa: ANN001
-            return "truthy" if verb() else "falsy"
-
-        with pytest.raises(WrongMode, match="'agent'"):
-            play(MemoryStore(), agent)
+ASYNC_VERBS: list[Callable[[], object]] = [hf.gather, partial(hf.map, double, []), hf.first, partial(hf.timeout, 1), partial(double, 1)]
 
 
-def test_blocking_verb_in_an_async_agent_is_refused() -> None:
-    for verb in (lambda: hfs.gather(), lambda: hfs.map(str, []), lambda: hfs.first(lambda: 1), lambda: hfs.timeout(1)):
+@pytest.mark.parametrize("verb", ASYNC_VERBS)
+def test_async_verb_in_a_def_agent_fails_at_the_call(verb: Callable[[], object]) -> None:
+    @hf.agent
+    def agent() -> str:
+        return "truthy" if verb() else "falsy"
 
-        @hf.agent
-        async def agent(verb=verb) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
-            verb()
+    with pytest.raises(WrongMode, match="'agent'"):
+        play(MemoryStore(), agent)
 
-        with pytest.raises(WrongMode, match="async def"):
-            play(MemoryStore(), agent)
+
+BLOCKING_VERBS: list[Callable[[], object]] = [hfs.gather, partial(hfs.map, str, []), partial(hfs.first, int), partial(hfs.timeout, 1)]
+
+
+@pytest.mark.parametrize("verb", BLOCKING_VERBS)
+def test_blocking_verb_in_an_async_agent_is_refused(verb: Callable[[], object]) -> None:
+    @hf.agent
+    async def agent() -> None:
+        verb()
+
+    with pytest.raises(WrongMode, match="async def"):
+        play(MemoryStore(), agent)
 
 
 def test_def_steps_in_async_agents_are_replayed_in_their_place() -> None:

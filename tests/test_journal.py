@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from crashing import Crash, FailingStore, crashing, dies_at, lines, loaded, play, status
 
 import holdfast as hf
+from crashing import Crash, FailingStore, crashing, dies_at, lines, loaded, play, status
 from holdfast import _records as rec
 from holdfast._journal import GENESIS, Journal, chain, record_of, verified
 from holdfast.errors import Stopped, StoreFailed
@@ -52,7 +53,10 @@ def test_the_head_is_what_its_records_say(recorded: tuple[Head, list[Row]]) -> N
     assert (head.status, head.owner, head.usd, head.epoch) == ("done", None, 0.5, 1)
 
 
-OTHERS = {"seq": 99, "epoch": 9, "at_us": 1, "kind": "run.released", "step_id": "77", "body": b'{"reason":"x"}', "value": b"0", "digest": b"\1" * 32}
+OTHERS: dict[str, Any] = {
+    "seq": 99, "epoch": 9, "at_us": 1, "kind": "run.released", "step_id": "77", "body": b'{"reason":"x"}', "value": b"0",
+    "digest": b"\1" * 32,
+}  # fmt: skip
 """Another value for every column; for `args` see below."""
 
 
@@ -83,7 +87,7 @@ def test_any_changed_column_of_any_row_is_damage_at_that_record(recorded: tuple[
 @pytest.mark.parametrize("column", [name for name in Head._fields if name != "run_id"])
 def test_any_changed_column_of_the_head_is_damage(recorded: tuple[Head, list[Row]], column: str) -> None:
     head, rows = recorded
-    others = {int: 77, str: "other", bytes: b"\2" * 32, float: 0.75, type(None): "x"}
+    others: dict[type, Any] = {int: 77, str: "other", bytes: b"\2" * 32, float: 0.75, type(None): "x"}
     with pytest.raises(hf.Damaged, match=f"the head says {column}=") as found:
         Journal.load(head._replace(**{column: others[type(getattr(head, column))]}), rows)
     assert found.value.seq in (head.seq, head.seq + 1)
@@ -177,7 +181,7 @@ def test_after_a_refused_append_the_lease_is_lost_for_good() -> None:
 
 
 @pytest.mark.parametrize("written", [False, True])
-def test_a_commit_of_which_nothing_is_known_is_looked_up_not_repeated(written: bool) -> None:
+def test_a_commit_of_which_nothing_is_known_is_looked_up_not_repeated(*, written: bool) -> None:
     calls: list[int] = []
 
     @hf.step

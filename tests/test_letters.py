@@ -1,4 +1,4 @@
-"""Operators never write an owned run's journal: they post a letter, and the owner records what it took, exactly once."""
+"""Operators (`_operate`) never write an owned run's journal: they post a letter, and the owner records what it took, exactly once."""
 
 from __future__ import annotations
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from crashing import play
 
 import holdfast as hf
+from crashing import play
 from holdfast import _records as rec
 from holdfast._journal import Journal, record_of
 from holdfast.store import FORMAT, Append, Head, Row
@@ -56,8 +57,8 @@ def test_no_kind_is_missing_above() -> None:
 
 @pytest.mark.parametrize("cls", rec.KINDS.values(), ids=lambda cls: cls.kind)
 def test_fields_that_hold_their_default_are_left_out(cls: type[rec.Record]) -> None:
-    missing = dataclasses.MISSING
-    required = {f.name: f"<{f.name}>" for f in dataclasses.fields(cls) if f.default is missing and f.default_factory is missing}
+    fields = [field for field in dataclasses.fields(cls) if field.default is field.default_factory is dataclasses.MISSING]
+    required: dict[str, Any] = {field.name: f"<{field.name}>" for field in fields}
     bare = cls(**required)
     assert json.loads(rec.to_body(bare)) == required
     assert again(bare) == bare
@@ -70,7 +71,7 @@ def test_what_has_a_column_of_its_own_is_not_in_the_body() -> None:
 
 
 def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(ValueError, match="unknown kind of record 'step.dreamt'"):
+    with pytest.raises(ValueError, match=r"unknown kind of record 'step\.dreamt'"):
         rec.from_parts(kind="step.dreamt", step_id="1", body=b"{}", value=None, args=None)
 
 

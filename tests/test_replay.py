@@ -79,7 +79,7 @@ EFFECTS = [
 
 
 @pytest.mark.parametrize(("records", "expected", "doubt"), EFFECTS)
-def test_every_history_of_an_effect_has_one_decision(records: list[rec.Record], expected: Decision, doubt: bool) -> None:
+def test_every_history_of_an_effect_has_one_decision(records: list[rec.Record], expected: Decision, *, doubt: bool) -> None:
     assert decided(*records) == expected
     assert folded(*records).open_doubt(AGAIN) is doubt
 
@@ -151,7 +151,7 @@ UNSURE = [
 
 
 @pytest.mark.parametrize(("records", "unsure"), UNSURE)
-def test_an_attempt_resent_without_being_found_out_stays_unsure(records: list[rec.Record], unsure: bool) -> None:
+def test_an_attempt_resent_without_being_found_out_stays_unsure(records: list[rec.Record], *, unsure: bool) -> None:
     assert folded(*records).unsure is unsure
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from crashing import Crash, crashing, play, records, status
 from pydantic import BaseModel
 
 import holdfast as hf
 import holdfast.sync as hfs
+from crashing import Crash, crashing, play, records, status
 from holdfast import _records as rec
 from holdfast._state import Tracked
 from holdfast.stores.memory import MemoryStore
@@ -257,7 +257,7 @@ def test_state_inside_a_body_is_refused() -> None:
     async def agent() -> int:
         return await work()
 
-    with pytest.raises(hf.NestedStep, match="hf.state"):
+    with pytest.raises(hf.NestedStep, match=r"hf\.state"):
         play(MemoryStore(), agent)
 
 

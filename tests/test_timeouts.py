@@ -8,10 +8,10 @@ import time
 from collections.abc import Sequence
 
 import pytest
-from crashing import Crash, crashing, lines, play, records, status
 
 import holdfast as hf
 import holdfast.sync as hfs
+from crashing import Crash, crashing, lines, play, records, status
 from holdfast import _records as rec
 from holdfast.store import Append, Stale
 from holdfast.stores.memory import MemoryStore
@@ -143,7 +143,7 @@ def test_effect_cancelled_by_a_time_out_is_a_doubt() -> None:
 
 
 @pytest.mark.parametrize("die_in_finally", [False, True])
-def test_steps_that_tidy_up_after_a_time_out_are_executed(die_in_finally: bool) -> None:
+def test_steps_that_tidy_up_after_a_time_out_are_executed(*, die_in_finally: bool) -> None:
     tidied: list[str] = []
 
     @hf.step

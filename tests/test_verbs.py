@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from crashing import Crash, crashing, dies_at, lines, loaded, play, status
 
 import holdfast as hf
 import holdfast.sync as hfs
+from crashing import Crash, crashing, dies_at, loaded, play, status
 from holdfast.errors import StoreFailed
 from holdfast.stores.memory import MemoryStore
 
@@ -58,10 +59,15 @@ def test_attempt_counts_and_replaying_ends_at_the_live_edge() -> None:
     assert seen == [(1, [False, False, False]), (2, [True, True, False])]
 
 
-@pytest.mark.parametrize("verb", [hf.current, lambda: hf.state({}), lambda: hf.cleanup(print), lambda: hf.resource(int), lambda: hf.usage(usd=1)])
-def test_verb_outside_a_run_is_refused(verb: object) -> None:
+VERBS: list[Callable[[], object]] = [
+    hf.current, lambda: hf.state({}), lambda: hf.cleanup(print), lambda: hf.resource(int), lambda: hf.usage(usd=1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_verb_outside_a_run_is_refused(verb: Callable[[], object]) -> None:
     with pytest.raises(hf.Misuse):
-        verb()  # type: ignore[operator]
+        verb()
 
 
 def test_key_outside_an_effect_is_refused() -> None:
@@ -247,19 +253,18 @@ def test_cleanup_runs_when_the_run_is_cancelled() -> None:
     cleaned: list[str] = []
 
     async def cancelled() -> None:
-        store = MemoryStore()
+        store, begun = MemoryStore(), asyncio.Event()
         with hf.Holdfast(store) as app:
 
             @hf.agent
             async def agent() -> None:
                 hf.cleanup(cleaned.append, "tidy")
                 await think()
-                app.engine.keeper.take_letters()
+                begun.set()
                 await asyncio.sleep(5)
 
             handle = await app.start(agent, run_id="r")
-            while "step.done 1" not in (lines(store) if store.head("r") else []):
-                await asyncio.sleep(0.001)
+            await asyncio.wait_for(begun.wait(), 5)
             handle.cancel(by="ann")
             app.engine.keeper.take_letters()
             with pytest.raises(hf.RunCancelled, match="ann"):
@@ -354,7 +359,7 @@ def test_plain_makes_effects_the_plain_functions() -> None:
     with hf.plain():
         assert asyncio.run(pay(5)) == "5 under plain"
     with pytest.raises(hf.NoRun, match="pay"):
-        pay(5)
+        _ = pay(5)
 
 
 def test_verbs_that_do_not_wait_are_the_same_in_def_agents() -> None:

@@ -13,7 +13,7 @@ from ._clock import Clock, SystemClock
 from ._commit import Committer
 from ._decorators import Agent
 from ._duration import Duration, seconds
-from ._ids import checked_run_id, new_run_id
+from ._ids import checked_run_id, checked_text, new_run_id
 from ._lease import LEASE_S, Keeper, Observer
 from ._run import Body, Scope, place
 from ._runner import Engine, Order, attend_async, attend_blocking
@@ -236,7 +236,8 @@ def _order(agent: Any, args: tuple[Any, ...], *, wait: bool, options: RunOptions
         raise Misuse(f"{getattr(agent, '__name__', agent)!r} is not an agent; nothing was started. Decorate it with @hf.agent")
     run_id, tags = options.get("run_id"), options.get("tags") or {}
     order = Order(
-        agent=agent, args=args, wait=wait, tags={str(name): str(value) for name, value in tags.items()},
+        agent=agent, args=args, wait=wait,
+        tags={checked_text(str(name), "tag"): checked_text(str(value), "tag") for name, value in tags.items()},
         run_id=new_run_id(agent.name) if run_id is None else checked_run_id(run_id),
     )  # fmt: skip
     order.fingerprint()

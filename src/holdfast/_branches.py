@@ -210,6 +210,7 @@ async def _raced(scope: Scope, step_id: str, branches: Sequence[Awaitable[Any]])
             if task is not tasks[winner]:
                 task.cancel()
         await _all_done(tasks)
+        raise_unwinding([task.exception() for task in tasks if not task.cancelled()])
     except (asyncio.CancelledError, Unwinding):
         for task in tasks:
             task.cancel()

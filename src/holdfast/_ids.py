@@ -9,7 +9,7 @@ import secrets
 import socket
 import uuid
 
-from .errors import BadRunId
+from .errors import BadRunId, Misuse
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
@@ -19,6 +19,15 @@ def checked_run_id(run_id: object) -> str:
     if not isinstance(run_id, str) or not RUN_ID.fullmatch(run_id):
         raise BadRunId(str(run_id))
     return run_id
+
+
+def checked_text(text: str, what: str) -> str:
+    """The text, if every store can keep it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise Misuse(f"{what} {ascii(text)[:80]} is not text that can be stored (a lone surrogate); nothing was changed") from None
+    return text
 
 
 def new_run_id(agent: str) -> str:

@@ -15,11 +15,14 @@ from ._journal import Journal, verified
 from ._replay import History
 from ._runner import Engine
 from ._steps import shown_call
-from .errors import Damaged, Refusal, StoreError, UnknownRun
+from .errors import Damaged, Misuse, Refusal, StoreError, UnknownRun
 from .store import Head, Query, Row
 
 NOTE = 80
 """Characters of a result that a line of history shows."""
+
+MAX_LISTED = 100_000
+"""Runs in one list at the most."""
 
 PAGE = 500
 """Heads that are read at a time when all are walked."""
@@ -126,6 +129,8 @@ def runs(
     engine: Engine, *, status: str | Sequence[str], agent: str | None, tags: Mapping[str, str], idle: Duration | None, limit: int
 ) -> list[Summary]:
     """The runs that match, the one that changed last first."""
+    if not 0 < limit <= MAX_LISTED:
+        raise Misuse(f"limit={limit}: between 1 and {MAX_LISTED} runs can be listed at once")
     statuses = (status,) if isinstance(status, str) else tuple(status)
     before = None if idle is None else engine.clock.now_us() - int(seconds(idle, "idle") * 1e6)
     query = Query(statuses=statuses, agent=agent, tags=tuple(tags.items()), idle_before_us=before, limit=limit)
@@ -215,11 +220,11 @@ def check_run(engine: Engine, head: Head) -> Verdict:
 
 
 def walk(engine: Engine, statuses: Sequence[str]) -> Iterator[Head]:
-    """All heads with these statuses, page by page."""
-    offset = 0
-    while page := engine.store.heads(Query(statuses=statuses, limit=PAGE, offset=offset)):
+    """All heads with these statuses, page by page; one that moves meanwhile is neither missed nor met twice."""
+    after = ""
+    while page := engine.store.heads(Query(statuses=statuses, limit=PAGE, after=after)):
         yield from page
-        offset += len(page)
+        after = page[-1].run_id
 
 
 def loaded(engine: Engine, run_id: str) -> tuple[Head, list[Row]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from . import _records as rec
 from ._decorators import Agent
+from ._ids import checked_text
 from ._inspect import loaded
 from ._journal import Journal
 from ._runner import Engine, Order, escaped, silent
@@ -31,6 +32,7 @@ def resolve(engine: Engine, run_id: str, step_id: str, *, landed: object, not_la
     """Settle a doubt; gives what happens next, in words."""
     if (landed is not ...) == not_landed:
         raise Refusal("say either that it landed, with its result, or that it did not; nothing was changed")
+    by, reason = checked_text(by, "by"), checked_text(reason, "reason")
     verdict = "not_landed" if not_landed else "landed"
     value = None if not_landed else _encoded(landed)
     letter = {"step": step_id, "verdict": verdict, "value": value, "by": by, "reason": reason}
@@ -60,14 +62,14 @@ def cancel(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
         del owned
         _refuse_final(journal.head)
 
-    record = rec.RunCancelled(by=by, reason=reason)
+    record = rec.RunCancelled(by=checked_text(by, "by"), reason=checked_text(reason, "reason"))
     owned = _tell(engine, run_id, not_final, [record], kind="cancel", letter={"by": by, "reason": reason}, why=f"cancel by {by}")
     return "its owner has been told to stop" if owned else "the run is cancelled"
 
 
 def resume(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
     """Mark a run as ready; gives what happens next, in words."""
-    why = f"resume by {by}{': ' + reason if reason else ''}"
+    why = checked_text(f"resume by {by}{': ' + reason if reason else ''}", "reason")
     for _ in range(MAX_TRIES):
         journal = Journal.load(*loaded(engine, run_id))
         _refuse_final(journal.head)
@@ -133,7 +135,7 @@ def _refuse_final(head: Head) -> None:
 
 def _encoded(landed: object) -> str:
     try:
-        return json.dumps(landed, ensure_ascii=False).encode().decode()
+        return json.dumps(landed, ensure_ascii=False, allow_nan=False).encode().decode()
     except (TypeError, ValueError) as error:
         raise Refusal(f"the result that landed must be JSON ({error}); nothing was changed") from error
 

@@ -24,7 +24,6 @@ from ._drive import drive_async, drive_blocking
 from ._failpoints import reach
 from ._journal import Journal, args_digest
 from ._lease import Keeper, Observer, deliver
-from ._replay import History
 from ._run import Run, Scope, active, place
 from ._steps import Call, Spec, life, shown_call
 from .codec.failures import failure
@@ -407,14 +406,9 @@ def _waiting(run: Run) -> Life[RunWaiting]:
     if not doubts:
         yield Commit([rec.RunReleased(reason="woken while it parked")])
         return RunWaiting(run.id, "for nothing any more")
-    waits = "; ".join(_doubt_shown(run.id, step_id, history) for step_id, history in doubts)
+    waits = "; ".join(f"did {shown_call(history.name, history.args)} at step {step_id} happen?" for step_id, history in doubts)
     yield Commit([rec.RunWaiting(waits=waits, steps=[step_id for step_id, _ in doubts])])
     return RunWaiting(run.id, waits)
-
-
-def _doubt_shown(run_id: str, step_id: str, history: History) -> str:
-    call = shown_call(history.name, history.args)
-    return f"did {call} at step {step_id} happen? holdfast resolve {run_id} {step_id} --landed RESULT | --not-landed"
 
 
 def _stopped(error: HoldfastError) -> rec.Record:

@@ -70,6 +70,10 @@ class timeout(_Block):  # noqa: N801 (reads as a verb: `async with hf.timeout("5
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.sleep(0)  # a cancellation that a commit held back belongs to this block
             await self._inner.__aexit__(kind, error, trace)
+        except TimeoutError as over:
+            if self._scope.run.ended is not None:
+                raise self._scope.run.ended from over  # the time-out could not be recorded, so the agent must not see it
+            raise
         finally:
             self._over = True
             self._scope.blocks.remove(self)

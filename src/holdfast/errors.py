@@ -110,7 +110,7 @@ class InDoubt(HoldfastError):
     def __str__(self) -> str:
         return (
             f"it is not known whether effect {self.name!r} (step {self.step_id}) happened: {self.reason}. It was not repeated. "
-            f"Look, then say: holdfast resolve RUN {self.step_id} --landed RESULT, or --not-landed"
+            f"Look, then say what is true: `holdfast inbox` shows the commands"
         )
 
 
@@ -203,7 +203,7 @@ class RunWaiting(RunError):
         super().__init__(run_id, waits)
 
     def __str__(self) -> str:
-        return f"run {self.run_id!r} waits: {self.waits}. `holdfast inbox` lists what needs a person; run it again afterwards"
+        return f"run {self.run_id!r} waits: {self.waits} `holdfast inbox` shows the commands that answer; run it again afterwards"
 
 
 class RunCancelled(RunError):

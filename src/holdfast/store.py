@@ -93,7 +93,11 @@ class Pulse(NamedTuple):
 
 
 class Query(NamedTuple):
-    """Which heads to list, newest change first. An unset field does not filter; `tags` must all be equal."""
+    """Which heads to list, newest change first. An unset field does not filter; `tags` must all be equal.
+
+    With `after` they come in the order of their ids instead, from the first behind it on: who walks all of them that way meets each
+    one once, however they move meanwhile.
+    """
 
     statuses: Sequence[str] = ()
     agent: str | None = None
@@ -101,6 +105,7 @@ class Query(NamedTuple):
     idle_before_us: int | None = None
     limit: int = 100
     offset: int = 0
+    after: str | None = None
 
 
 @runtime_checkable

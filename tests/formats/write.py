@@ -1,6 +1,6 @@
 """Write the fixture of the present stored format, once, when the format is new; a fixture is never written again.
 
-    PYTHONPATH=src:tests python tests/formats/write.py
+PYTHONPATH=src:tests python tests/formats/write.py
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from crashing import Crash, play
-
 import holdfast as hf
-from holdfast.store import FORMAT, Query
+from crashing import Crash, play
+from holdfast.store import FORMAT, Query, Row
 from holdfast.stores.memory import MemoryStore
 
 STORE = MemoryStore()
@@ -105,8 +104,12 @@ def record() -> None:
             play(STORE, changing, run_id="old-blocked")
 
 
-def text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode()
+def as_text(row: Row) -> dict[str, object]:
+    """A row as JSON: what is JSON itself as text, the digest in hexadecimal."""
+    shown: dict[str, object] = row._asdict()
+    for name, data in (("body", row.body), ("value", row.value), ("args", row.args)):
+        shown[name] = None if data is None else data.decode()
+    return {**shown, "digest": row.digest.hex()}
 
 
 def written() -> dict[str, object]:
@@ -114,8 +117,8 @@ def written() -> dict[str, object]:
     for head in sorted(STORE.heads(Query()), key=lambda head: head.run_id):
         found = STORE.load(head.run_id)
         assert found is not None
-        rows = [{**row._asdict(), **{name: text(getattr(row, name)) for name in ("body", "value", "args")}, "digest": row.digest.hex()} for row in found[1]]
-        runs.append({"head": {**head._asdict(), "digest": head.digest.hex()}, "rows": rows})
+        described: dict[str, object] = {**head._asdict(), "digest": head.digest.hex()}
+        runs.append({"head": described, "rows": [as_text(row) for row in found[1]]})
     return {"format": FORMAT, "runs": runs}
 
 

@@ -12,7 +12,7 @@ import secrets
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import apsw
@@ -65,8 +65,8 @@ def connect(path: Path, url: str, patience_ms: int) -> apsw.Connection:
     return connection
 
 
-def from_sqlite(error: apsw.Error, url: str) -> StoreError:
-    """What SQLite says, as one of our errors."""
+def from_sqlite(error: apsw.Error | UnicodeDecodeError, url: str) -> StoreError:
+    """What SQLite says, as one of our errors; text that is none can only be damage."""
     if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE:
         return StoreFull(url, f"{_FULL} (the shared memory beside the log cannot grow: {error})")
     for kinds, ours, advice in _ADVICE:
@@ -93,11 +93,11 @@ _FULL = "there is no room left; what was acknowledged before is safe. Free some 
 _FAILED = "the operating system refused a read, a write or a flush; what was acknowledged before is safe. See to the disk, then run again"
 _BUSY = "somebody else holds the write lock; nothing was written. Try again, or end the program that keeps the database locked"
 _DAMAGED = "the database is damaged. Keep a copy of all its files, then look with `holdfast check` or restore a backup"
-_ADVICE: list[tuple[tuple[type[apsw.Error], ...], type[StoreError], str]] = [
+_ADVICE: list[tuple[tuple[type[Exception], ...], type[StoreError], str]] = [
     ((apsw.BusyError, apsw.LockedError), StoreBusy, _BUSY),
     ((apsw.FullError,), StoreFull, _FULL),
     ((apsw.ReadOnlyError, apsw.PermissionsError), StoreReadOnly, _READ_ONLY),
-    ((apsw.CorruptError, apsw.NotADBError, apsw.ConstraintError), StoreDamaged, _DAMAGED),
+    ((apsw.CorruptError, apsw.NotADBError, apsw.ConstraintError, UnicodeDecodeError), StoreDamaged, _DAMAGED),
 ]
 
 
@@ -118,13 +118,13 @@ def _create(path: Path, url: str) -> None:
 def _build(name: str, url: str) -> None:
     schema = Path(__file__).with_name("sqlite.sql").read_text(encoding="utf-8")
     try:
-        connection = apsw.Connection(name, flags=apsw.SQLITE_OPEN_READWRITE)
-        with connection:
+        with closing(apsw.Connection(name, flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
+            connection.execute("BEGIN")
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(schema)
             connection.executemany("INSERT INTO meta VALUES (?, ?)", [("format", str(FORMAT)), ("store_id", secrets.token_hex(16))])
-        connection.execute("PRAGMA journal_mode = wal")
-        connection.close()
+            connection.execute("COMMIT")
+            connection.execute("PRAGMA journal_mode = wal")
     except apsw.Error as error:
         raise from_sqlite(error, url) from error
 

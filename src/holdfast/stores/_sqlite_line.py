@@ -121,7 +121,7 @@ class Line:
                 self._discard()
         finally:
             self._lock.release()
-        if isinstance(error, apsw.Error):
+        if isinstance(error, apsw.Error | UnicodeDecodeError):
             raise from_sqlite(error, self._url) from error
 
     def _discard(self) -> None:

@@ -53,7 +53,7 @@ class MemoryStore:
     def heads(self, query: Query) -> list[Head]:
         with self._lock:
             found = [head for head in self._heads.values() if _matches(head, query)]
-        found.sort(key=lambda head: (-head.updated_us, head.run_id))
+        found.sort(key=(lambda head: (-head.updated_us, head.run_id)) if query.after is None else (lambda head: (0, head.run_id)))
         return found[query.offset : query.offset + query.limit]
 
     def post(self, run_id: str, kind: str, body: bytes, at_us: int) -> int:
@@ -94,6 +94,7 @@ def _matches(head: Head, query: Query) -> bool:
         (not query.statuses or head.status in query.statuses)
         and (query.agent is None or head.agent == query.agent)
         and (query.idle_before_us is None or head.updated_us < query.idle_before_us)
+        and (query.after is None or head.run_id > query.after)
         and (not query.tags or _has_tags(head, query.tags))
     )
 

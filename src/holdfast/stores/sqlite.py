@@ -34,9 +34,12 @@ TAKE = "DELETE FROM letters WHERE letter_id = ? AND run_id = ?"
 
 HEAD = "SELECT * FROM runs WHERE run_id = ?"
 ROWS = "SELECT seq, epoch, at_us, kind, step_id, body, value, args, digest FROM journal WHERE run_id = ? ORDER BY seq"
+RAW_ROWS = ROWS.replace("kind, step_id", "CAST(kind AS BLOB), CAST(step_id AS BLOB)")
+"""For rows whose text is none any more: whoever verifies the chain can then say which of them is damaged."""
 LETTERS = "SELECT letter_id, run_id, at_us, kind, body FROM letters WHERE run_id = ?"
 RESTING = "SELECT * FROM runs INDEXED BY runs_resting WHERE owner IS NULL AND status = ?"
 OWNED = "SELECT * FROM runs INDEXED BY runs_owned WHERE owner IS NOT NULL"
+BEHIND = "SELECT * FROM runs WHERE run_id > ?"
 TAGGED = "EXISTS (SELECT 1 FROM json_each(tags) WHERE key = ? AND value = ?)"
 STATUSES = """
     WITH RECURSIVE found (status) AS (
@@ -81,8 +84,10 @@ class SqliteStore:
             head = _head(cursor, run_id)
             if head is None:
                 return None
-            rows = cursor.execute(ROWS, (run_id,))
-            return head, [Row._make(row) for row in rows]
+            try:
+                return head, [Row._make(row) for row in cursor.execute(ROWS, (run_id,))]
+            except UnicodeDecodeError:
+                return head, [_legible(Row._make(row)) for row in cursor.execute(RAW_ROWS, (run_id,))]
 
     def head(self, run_id: str) -> Head | None:
         with self._reader.transaction() as cursor:
@@ -90,6 +95,8 @@ class SqliteStore:
 
     def heads(self, query: Query) -> list[Head]:
         with self._reader.transaction() as cursor:
+            if query.after is not None:
+                return _behind(cursor, query, query.after)
             found = _owned(cursor, query)
             for status in query.statuses or [row[0] for row in cursor.execute(STATUSES)]:
                 found += _resting(cursor, query, status)
@@ -178,6 +185,10 @@ def _head(cursor: apsw.Cursor, run_id: str) -> Head | None:
     return None
 
 
+def _legible(row: Row) -> Row:
+    return row._replace(kind=bytes(row.kind).decode("utf-8", "replace"), step_id=bytes(row.step_id).decode("utf-8", "replace"))  # type: ignore[arg-type]
+
+
 def _owned(cursor: apsw.Cursor, query: Query) -> list[Head]:
     sql, values = _narrowed(OWNED, query)
     found = (Head._make(row) for row in cursor.execute(sql, values))
@@ -188,6 +199,14 @@ def _resting(cursor: apsw.Cursor, query: Query, status: str) -> list[Head]:
     sql, values = _narrowed(RESTING, query)
     sql += " ORDER BY updated_us DESC, run_id LIMIT ?"
     return [Head._make(row) for row in cursor.execute(sql, (status, *values, query.offset + query.limit))]
+
+
+def _behind(cursor: apsw.Cursor, query: Query, after: str) -> list[Head]:
+    sql, values = _narrowed(BEHIND, query)
+    if query.statuses:
+        sql += f" AND status IN ({', '.join('?' * len(query.statuses))})"
+    sql += " ORDER BY run_id LIMIT ? OFFSET ?"
+    return [Head._make(row) for row in cursor.execute(sql, (after, *values, *query.statuses, query.limit, query.offset))]
 
 
 def _narrowed(sql: str, query: Query) -> tuple[str, list[str | int]]:

@@ -317,6 +317,15 @@ class StoreConformance:
         assert store.pulse(owner) == (1, False)
         store.retire(owner)
 
+    def test_walking_by_id_meets_each_run_once_however_they_move(self, store: Store) -> None:
+        store.append([create(name) for name in ("c", "a", "e", "b", "d")])
+        met, after = [], ""
+        while page := store.heads(Query(limit=2, after=after)):
+            met += [found.run_id for found in page]
+            after = page[-1].run_id
+            store.append([onward(page[0].run_id, 1)])
+        assert met == ["a", "b", "c", "d", "e"]
+
     # life
 
     def test_reopening_sees_everything(self, store: Store, tmp_path: Path) -> None:
