@@ -385,7 +385,7 @@ VALUES: list[tuple[object, object]] = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "value"), VALUES, ids=lambda part: str(part)[:40])
+@pytest.mark.parametrize(("annotation", "value"), VALUES, ids=[f"{n} {annotation}" for n, (annotation, _) in enumerate(VALUES)])
 def test_typed_values_are_the_same_live_and_on_replay(annotation: object, value: object) -> None:
     views: list[object] = []
 
@@ -420,7 +420,7 @@ REFUSED: list[tuple[object, object, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("annotation", "value", "remedy"), REFUSED, ids=lambda part: str(part)[:30])
+@pytest.mark.parametrize(("annotation", "value", "remedy"), REFUSED, ids=[remedy for _, _, remedy in REFUSED])
 def test_value_that_would_not_come_back_equal_is_refused_with_the_annotation_to_add(annotation: object, value: object, remedy: str) -> None:
     async def make() -> object:
         return value

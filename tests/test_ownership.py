@@ -232,9 +232,9 @@ def test_recovery_repeats_after_a_second_death(tmp_path: Path, owner: Callable[.
     assert charged(ledger) == ["r"]
 
 
-@pytest.mark.parametrize(("place", "finished"), [("step", []), ("between", ["1"])])
+@pytest.mark.parametrize("place", ["step", "between"])
 def test_a_stopped_owner_cannot_commit_anything_when_it_wakes(
-    tmp_path: Path, owner: Callable[..., Owner], ledger: Path, place: str, finished: list[str]
+    tmp_path: Path, owner: Callable[..., Owner], ledger: Path, place: str
 ) -> None:
     """At `between` the first thing that the woken process wants to write is the intent of its effect."""
     other = held(owner(f"hold={place}", lease_s=0.5), "r")
@@ -354,3 +354,36 @@ def test_an_owner_that_closes_its_store_while_a_run_executes_is_not_proven_dead(
     go_on.set()
     thread.join(20)
     app.close()
+
+
+def test_who_waited_for_a_failure_gets_it_and_does_not_try_the_step_again(tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    async def race() -> None:
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        @hf.effect(in_doubt="ask")
+        async def charge() -> str:
+            calls.append("charge")
+            begun.set()
+            await go_on.wait()
+            raise hf.NotLanded
+
+        @hf.agent
+        async def buy() -> str:
+            return await charge()
+
+        with hf.Holdfast(tmp_path / "runs.db") as first, hf.Holdfast(tmp_path / "runs.db") as second:
+            owner = await first.start(buy, run_id="r")
+            await begun.wait()
+            waiter = await second.start(buy, run_id="r")
+            while not second.engine.observer._seen:  # until it has looked at the owner
+                await asyncio.sleep(0.005)
+            go_on.set()
+            with pytest.raises(hf.StepFailed):
+                await owner.result()
+            with pytest.raises(hf.RunFailed):
+                await waiter.result()
+
+    asyncio.run(race())
+    assert calls == ["charge"]

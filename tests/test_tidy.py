@@ -49,6 +49,7 @@ PUBLIC = [
     "Retry",
     "RunCancelled",
     "RunConflict",
+    "RunFailed",
     "RunInterrupted",
     "RunWaiting",
     "StepFailed",

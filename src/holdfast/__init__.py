@@ -20,6 +20,7 @@ from .errors import (
     ResultNotKept,
     RunCancelled,
     RunConflict,
+    RunFailed,
     RunInterrupted,
     RunWaiting,
     StepFailed,
@@ -30,7 +31,7 @@ from .retry import Retry
 
 __all__ = [
     "Damaged", "Handle", "Holdfast", "HoldfastError", "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "NestedStep", "NoRun",
-    "NotKept", "NotLanded", "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunInterrupted", "RunWaiting",
-    "StepFailed", "StoreError", "Unknown", "UnknownRun", "Verdict", "agent", "cleanup", "current", "effect", "first", "gather", "key",
-    "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step", "timeout", "usage", "verify",
+    "NotKept", "NotLanded", "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted",
+    "RunWaiting", "StepFailed", "StoreError", "Unknown", "UnknownRun", "Verdict", "agent", "cleanup", "current", "effect", "first", "gather",
+    "key", "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step", "timeout", "usage", "verify",
 ]  # fmt: skip

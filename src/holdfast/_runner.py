@@ -37,6 +37,7 @@ from .errors import (
     ReplayMismatch,
     RunCancelled,
     RunConflict,
+    RunFailed,
     RunInterrupted,
     RunWaiting,
     Stopped,
@@ -169,7 +170,11 @@ def attend_blocking(engine: Engine, order: Order) -> Any:
 
 
 def _acquire(engine: Engine, order: Order) -> Errand:
-    """A run that belongs to this process now, or the journal of one that has ended."""
+    """A run that belongs to this process now, or the journal of one that has ended.
+
+    Whoever waited for a live owner wanted its result: where that is a failure, it is raised, and the failed step is not tried again.
+    """
+    waited = False
     while True:
         loaded = engine.store.load(order.run_id)
         claim: rec.RunStarted | rec.RunResumed
@@ -180,11 +185,15 @@ def _acquire(engine: Engine, order: Order) -> Errand:
             _refuse_conflict(order, journal)
             if journal.head.status in ("done", "cancelled"):
                 return journal
+            if waited and journal.head.status == "failed":
+                raise RunFailed(order.run_id, journal.head.note)
             if not _free(engine, journal.head):
+                waited = True
                 yield Pause(POLL_S)
                 continue
             claim = _resumed(engine, order, journal)
         if not engine.keeper.takes(order.run_id, order):
+            waited = True
             yield Pause(POLL_S)
             continue
         try:
@@ -196,13 +205,10 @@ def _acquire(engine: Engine, order: Order) -> Errand:
             continue
         except Stopped as stopped:
             raise stopped.error from stopped
-        run = Run(
+        return Run(
             journal=journal, committer=engine.committer, clock=engine.clock, blocking=not order.agent.is_async,
             resources=engine.resources, lease_s=engine.lease_s,
         )  # fmt: skip
-        for letter in engine.store.letters([run.id]):
-            deliver(run, letter)
-        return run
 
 
 def _free(engine: Engine, head: Head) -> bool:
@@ -287,6 +293,7 @@ class Raised:
 async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
     with _Stage(engine, run) as scope:
         run.root = asyncio.current_task()
+        _take_letters(engine, run)
         try:
             outcome: Returned | Raised = Returned(await order.agent.fn(*order.args, **order.kwargs))
         except BaseException as error:  # noqa: BLE001 (conclude decides what every way to end means)
@@ -303,11 +310,18 @@ async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
 
 def _play_blocking(engine: Engine, order: Order, run: Run) -> Any:
     with _Stage(engine, run) as scope:
+        _take_letters(engine, run)
         try:
             outcome: Returned | Raised = Returned(order.agent.fn(*order.args, **order.kwargs))
         except BaseException as error:  # noqa: BLE001 (conclude decides what every way to end means)
             outcome = Raised(error)
         return drive_blocking(_concluded(run, order, outcome), run, scope)
+
+
+def _take_letters(engine: Engine, run: Run) -> None:
+    """What was said to the run while nobody owned it, before its code begins."""
+    for letter in engine.store.letters([run.id]):
+        deliver(run, letter)
 
 
 class _Stage:

@@ -19,6 +19,7 @@ from . import (
     Retry,
     RunCancelled,
     RunConflict,
+    RunFailed,
     RunInterrupted,
     RunWaiting,
     StepFailed,
@@ -48,7 +49,7 @@ from ._timeouts import timeout_blocking as timeout
 
 __all__ = [
     "Damaged", "Handle", "Holdfast", "HoldfastError", "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "NestedStep", "NoRun",
-    "NotKept", "NotLanded", "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunInterrupted", "RunWaiting",
-    "StepFailed", "StoreError", "Unknown", "UnknownRun", "Verdict", "agent", "cleanup", "current", "effect", "first", "gather", "key",
-    "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step", "timeout", "usage", "verify",
+    "NotKept", "NotLanded", "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted",
+    "RunWaiting", "StepFailed", "StoreError", "Unknown", "UnknownRun", "Verdict", "agent", "cleanup", "current", "effect", "first", "gather",
+    "key", "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step", "timeout", "usage", "verify",
 ]  # fmt: skip
