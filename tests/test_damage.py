@@ -1,4 +1,4 @@
-"""A byte of what is stored is changed, at every place of every row: `check` names the record, and `run` refuses without executing anything."""
+"""A byte of what is stored is changed, at every place of every row: `check` names the record, and `run` refuses and executes nothing."""
 
 from __future__ import annotations
 
@@ -107,15 +107,12 @@ def kept(module_kept: Kept) -> Iterator[Kept]:
 def refused(kept: Kept) -> BaseException | None:
     """What running it again is answered with, if that is a refusal; None where it went on."""
     executed.clear()
-    try:
-        with hf.Holdfast(kept.path) as app:
-            app.run(errand, "order", run_id=RUN_ID)
-    except (Damaged, StoreError) as error:
-        assert executed == [], f"{executed} were executed before {error}"
-        return error
-    except RuntimeError:
+    with pytest.raises((Damaged, StoreError, RuntimeError)) as caught, hf.Holdfast(kept.path) as app:
+        app.run(errand, "order", run_id=RUN_ID)
+    if isinstance(caught.value, RuntimeError):
         return None
-    raise AssertionError("an agent that always fails has returned")
+    assert executed == [], f"{executed} were executed before {caught.value}"
+    return caught.value
 
 
 def checked(kept: Kept) -> tuple[bool, int, str]:
@@ -268,8 +265,8 @@ def places(kept: Kept) -> Iterator[tuple[list[int], str]]:
     """Where in the file each row of the run keeps what it holds: a cell has its columns one after the other, and may have left a copy."""
     raw = kept.path.read_bytes()
     for row in kept.rows:
-        parts = {"kind": row.kind.encode(), "step_id": row.step_id.encode(), "body": row.body, "value": row.value or b"", "args": row.args or b""}
-        parts["digest"] = row.digest
+        parts = {"kind": row.kind.encode(), "step_id": row.step_id.encode(), "body": row.body, "value": row.value or b""}
+        parts |= {"args": row.args or b"", "digest": row.digest}
         starts = [match.start() for match in re.finditer(re.escape(b"".join(parts.values())), raw)]
         assert starts
         before = 0

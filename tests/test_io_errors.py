@@ -16,20 +16,28 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from test_sweep import AGENT, NEEDS_A_PERSON, Case, Crew, crew, expected, new_case, refuse_any
 
-__all__ = ["crew", "expected"]
+from test_sweep import AGENT, NEEDS_A_PERSON, Case, Crew, Server, crew, new_case, refuse_any
+
+__all__ = ["crew"]
 
 STORE_GAVE_UP = 74
 KIB = 1024
+REFUSALS = {
+    ("pwrite64", "ENOSPC"): ({"StoreFull"}, 9),
+    ("pwrite64", "EIO"): ({"StoreFailed"}, 5),
+    ("fdatasync", "EIO"): ({"StoreFailed"}, 8),
+    ("fdatasync", "ENOSPC"): ({"StoreFailed", "StoreFull"}, 4),
+}
+"""Which call fails how: the errors that the caller may get, and at how many points of the run it is tried."""
 
 
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     """How often the main thread writes and flushes in an undisturbed run, from the creation of the store on."""
     folder = tmp_path_factory.mktemp("counted")
-    command = ["strace", "-f", "-qq", "-e", "trace=pwrite64,fdatasync", "-o", f"{folder}/trace", sys.executable, AGENT, folder, "async"]
-    subprocess.run(command, check=True)
+    strace = ["strace", "-f", "-qq", "-e", "trace=pwrite64,fdatasync", "-o", f"{folder}/trace"]
+    subprocess.run([*strace, sys.executable, AGENT, folder, "async"], check=True)
     lines = (folder / "trace").read_text().splitlines()
     main = lines[0].split()[0]
     counts = {name: sum(line.split()[0] == main and f"{name}(" in line for line in lines) for name in ("pwrite64", "fdatasync")}
@@ -57,27 +65,19 @@ def spread(last: int, points: int) -> list[int]:
     return sorted({1 + round(number * (last - 1) / (points - 1)) for number in range(points)})
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "kinds", "points"),
-    [
-        ("pwrite64", "ENOSPC", {"StoreFull"}, 9),
-        ("pwrite64", "EIO", {"StoreFailed"}, 5),
-        ("fdatasync", "EIO", {"StoreFailed"}, 8),
-        ("fdatasync", "ENOSPC", {"StoreFailed", "StoreFull"}, 4),
-    ],
-)
-def test_a_disk_that_refuses(
-    crew: Crew, expected: dict[str, list[str]], calls: dict[str, int], tmp_path: Path, call: str, error: str, kinds: set[str], points: int
-) -> None:
-    def refuse_at(server: object, number: int) -> tuple[str, list[str]]:
+@pytest.mark.parametrize(("call", "error"), REFUSALS)
+def test_a_disk_that_refuses(crew: Crew, calls: dict[str, int], tmp_path: Path, call: str, error: str) -> None:
+    kinds, points = REFUSALS[call, error]
+
+    def refuse_at(server: Server, number: int) -> tuple[str, list[str]]:
         case = new_case(tmp_path, f"{call}-{error}-{number}", "async")
         code, command = disturbed(case, call, error, number)
         if code not in (0, NEEDS_A_PERSON, STORE_GAVE_UP):
             return "", [f"{command} ended with {code}"]
         said = error_of(case) if code == STORE_GAVE_UP else ""
         case.killed(command)
-        case.finish(server)  # type: ignore[arg-type]
-        return said, case.judge(expected["async"])
+        case.finish(server)
+        return said, case.judge(crew)
 
     found = crew.map(refuse_at, spread(calls[call], points))
     refuse_any(wrong for _, wrong in found)
@@ -115,21 +115,21 @@ def test_the_trace_would_show_a_second_flush() -> None:
 
 
 @pytest.mark.parametrize("variant", ["async", "def"])
-def test_a_file_that_may_not_grow(crew: Crew, expected: dict[str, list[str]], tmp_path: Path, variant: str) -> None:
-    def stop_at(server: object, limit_kib: int) -> tuple[str, list[str]]:
+def test_a_file_that_may_not_grow(crew: Crew, tmp_path: Path, variant: str) -> None:
+    def stop_at(server: Server, limit_kib: int) -> tuple[str, list[str]]:
         case = new_case(tmp_path, f"{limit_kib}k", variant)
-        command = [sys.executable, AGENT, case.folder, variant]
+        command = [sys.executable, str(AGENT), str(case.folder), variant]
 
         def limited() -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit_kib * KIB, resource.RLIM_INFINITY))
 
-        code = subprocess.run(command, check=False, capture_output=True, preexec_fn=limited).returncode  # noqa: PLW1509 (nothing is shared)
+        code = subprocess.run(command, check=False, capture_output=True, preexec_fn=limited).returncode
         if code != STORE_GAVE_UP:
             return "", [f"with files of {limit_kib} KiB {command} ended with {code}"]
         said = error_of(case)
         case.killed(f"{limit_kib} KiB")
-        case.finish(server)  # type: ignore[arg-type]
-        return said, case.judge(expected[variant])
+        case.finish(server)
+        return said, case.judge(crew)
 
     found = crew.map(stop_at, [20, 60, 120, 180])
     refuse_any(wrong for _, wrong in found)
@@ -149,7 +149,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("room_kib", [8, 60, 150, 200])
-def test_a_full_disk(crew: Crew, expected: dict[str, list[str]], tmp_path: Path, room_kib: int) -> None:
+def test_a_full_disk(crew: Crew, tmp_path: Path, room_kib: int) -> None:
     with small_disk(tmp_path / "disk") as disk:
         case = Case(tmp_path / "case", "async", elsewhere=disk / "runs.db")
         case.folder.mkdir()
@@ -161,4 +161,4 @@ def test_a_full_disk(crew: Crew, expected: dict[str, list[str]], tmp_path: Path,
         filler.unlink()
         case.killed(f"a disk with room for {room_kib} KiB")
         case.finish(crew.servers[0])
-        assert case.judge(expected["async"]) == []
+        assert case.judge(crew) == []

@@ -377,7 +377,7 @@ def test_who_waited_for_a_failure_gets_it_and_does_not_try_the_step_again(tmp_pa
             owner = await first.start(buy, run_id="r")
             await begun.wait()
             waiter = await second.start(buy, run_id="r")
-            while not second.engine.observer._seen:  # until it has looked at the owner
+            while not second.engine.observer._seen:  # noqa: ASYNC110 (until it has looked at the owner)
                 await asyncio.sleep(0.005)
             go_on.set()
             with pytest.raises(hf.StepFailed):

@@ -62,40 +62,44 @@ Log: TypeAlias = list[Event]
 
 
 class RecordingFile(apsw.VFSFile):
+    """A file that writes down what is done to it; the methods have SQLite's names."""
+
     def __init__(self, log: Log, name: Any, flags: list[int]) -> None:
-        self.log, self.file = log, os.path.basename(name.filename() if isinstance(name, apsw.URIFilename) else name or "")
+        self.log, self.file = log, Path(name.filename() if isinstance(name, apsw.URIFilename) else name).name
         super().__init__(REAL_VFS, name, flags)
 
-    def xWrite(self, data: bytes, offset: int) -> None:
+    def xWrite(self, data: bytes, offset: int) -> None:  # noqa: N802
         super().xWrite(data, offset)
         self.log.append(Write(self.file, offset, bytes(data)))
 
-    def xTruncate(self, size: int) -> None:
+    def xTruncate(self, size: int) -> None:  # noqa: N802
         super().xTruncate(size)
         self.log.append(Truncate(self.file, size))
 
-    def xSync(self, flags: int) -> None:
+    def xSync(self, flags: int) -> None:  # noqa: N802
         super().xSync(flags)
         self.log.append(Sync(self.file))
 
-    def xDeviceCharacteristics(self) -> int:
+    def xDeviceCharacteristics(self) -> int:  # noqa: N802
         return 0
 
-    def xSectorSize(self) -> int:
+    def xSectorSize(self) -> int:  # noqa: N802
         return 4096
 
 
 class RecordingVfs(apsw.VFS):
+    """Hands out files that write down what is done to them."""
+
     def __init__(self, log: Log) -> None:
         self.log = log
         super().__init__("recording", REAL_VFS, makedefault=True)
 
-    def xOpen(self, name: Any, flags: list[int]) -> RecordingFile:
+    def xOpen(self, name: Any, flags: list[int]) -> RecordingFile:  # noqa: N802
         return RecordingFile(self.log, name, flags)
 
-    def xDelete(self, name: str, syncdir: bool) -> None:  # noqa: FBT001 (SQLite's signature)
+    def xDelete(self, name: str, syncdir: bool) -> None:  # noqa: N802, FBT001
         super().xDelete(name, syncdir)
-        self.log.append(Delete(os.path.basename(name)))
+        self.log.append(Delete(Path(name).name))
 
 
 @contextmanager
@@ -223,8 +227,9 @@ class Cut:
     def left(self, survives: Survives, *, removed: bool) -> Disk:
         """What a machine finds that comes up again."""
         disk = {file: bytearray(data) for file, data in self.flushed.items()}
-        for event in (survivor for events in self.pending.values() for event in events for survivor in survives(event)):
-            apply(disk, event)
+        for pending in (event for events in self.pending.values() for event in events):
+            for survivor in survives(pending):
+                apply(disk, survivor)
         return {file: data for file, data in disk.items() if not (removed and file in self.unlinked)}
 
 
@@ -273,6 +278,15 @@ def wrong_with(disk: Disk, folder: Path, acked: int) -> str:
     return f"damaged: {damage}" if damage else f"lost: {acked} were acknowledged, {seq} are left" if seq < acked else ""
 
 
+def policies(seed: int, position: int) -> Iterator[tuple[str, Survives, bool]]:
+    """What may be left of what was not flushed, and whether files that were removed are gone."""
+    yield "nothing of what was", nothing, False
+    yield "everything that was", everything, True
+    for number in range(RANDOM_ROUNDS):
+        dice = random.Random(f"{seed} {position} {number}")
+        yield f"(seed {seed}, position {position}, round {number}) some of what was", any_sectors(dice), dice.random() < 0.5
+
+
 def cut_everywhere(before: bytes, log: Log, folder: Path, seed: int) -> tuple[int, list[str]]:
     """Cut the power after every event of the recording, under every policy; the states that were tried, and what was wrong."""
     states, wrong = 0, []
@@ -281,14 +295,11 @@ def cut_everywhere(before: bytes, log: Log, folder: Path, seed: int) -> tuple[in
         cut.go_on(event)
         if isinstance(event, Ack):
             continue
-        policies: list[tuple[str, Survives, bool]] = [("nothing", nothing, False), ("everything", everything, True)]
-        dice = [random.Random(f"{seed} {position} {number}") for number in range(RANDOM_ROUNDS)]
-        policies += [(f"seed {seed}, position {position}, round {number}", any_sectors(die), die.random() < 0.5) for number, die in enumerate(dice)]
-        for name, survives, removed in policies:
+        for name, survives, removed in policies(seed, position):
             states += 1
             found = wrong_with(cut.left(survives, removed=removed), folder / f"{states}", cut.acked)
             if found:
-                wrong.append(f"after event {position} ({type(event).__name__} {event.file}), {name} of what was not flushed is left: {found}")
+                wrong.append(f"after event {position} ({type(event).__name__} {event.file}), {name} not flushed is left: {found}")
     return states, wrong
 
 

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +69,10 @@ class Server:
 
 
 class Crew:
-    """Two servers, and a pool that hands one to each task."""
+    """Two servers, a pool that hands one to each task, and what each agent gives when nobody kills it."""
 
     def __init__(self) -> None:
+        self.expected: dict[str, list[str]] = {}
         self.servers = [Server() for _ in range(PROCESSES)]
         self._free: queue.Queue[Server] = queue.Queue()
         for server in self.servers:
@@ -86,14 +88,6 @@ class Crew:
 
         with ThreadPoolExecutor(PROCESSES) as pool:
             return list(pool.map(with_server, items))
-
-
-@pytest.fixture(scope="module")
-def crew() -> Iterator[Crew]:
-    crew = Crew()
-    yield crew
-    for server in crew.servers:
-        server.close()
 
 
 # --- what is on the disk --------------------------------------------------------------------------------------------
@@ -155,7 +149,9 @@ class Case:
         return self.elsewhere or self.folder / "runs.db"
 
     def order(self, **more: Any) -> Order:
-        return {"folder": str(self.folder), "variant": self.variant, "store": str(self.store), "broken": self.broken, "patience_s": 1 if self.broken else 10, **more}
+        patience_s = 1 if self.broken else 10
+        told = {"folder": str(self.folder), "variant": self.variant, "store": str(self.store), "broken": self.broken}
+        return {**told, "patience_s": patience_s, **more}
 
     def killed(self, how: str) -> None:
         """Look at what is left: all that was acknowledged must be there, and no effect may have begun without its intent."""
@@ -194,11 +190,11 @@ class Case:
                 else:
                     app.resolve(RUN_ID, doubt.step_id, not_landed=True, by="test")
 
-    def judge(self, expected: list[str]) -> list[str]:
+    def judge(self, crew: Crew) -> list[str]:
         """Everything that is wrong, with what happened to the run."""
         ledger = lines(self.folder, "ledger")
         result = self.folder / "result.json"
-        if not result.exists() or json.loads(result.read_text()) != expected:
+        if not result.exists() or json.loads(result.read_text()) != crew.expected[self.variant]:
             self.wrong.append(f"the result is {result.read_text() if result.exists() else 'not there'}")
         self._judge_repeats(ledger)
         self._judge_effects(ledger)
@@ -221,7 +217,7 @@ class Case:
         if not 1 <= counts["mail"] <= 1 + len(self.kills):
             self.wrong.append(f"mail was sent {counts['mail']} times")
         bookings = [line["name"] for line in ledger if line["name"] in ("book", "unbook")]
-        if any(pair == ("book", "book") for pair in zip(bookings, bookings[1:], strict=False)) or bookings[-1:] != ["book"]:
+        if ("book", "book") in pairwise(bookings) or bookings[-1:] != ["book"]:
             self.wrong.append(f"booked again without a reset: {bookings}")
         keys = {(line["name"], line["key"]) for line in ledger if line["name"] in EFFECTS}
         if len(keys) != len(EFFECTS):
@@ -241,16 +237,17 @@ class Case:
 
 
 @pytest.fixture(scope="module")
-def expected(crew: Crew, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """What the agents give when nobody kills them."""
-    results = {}
+def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    crew = Crew()
     for variant in VARIANTS:
         case = Case(tmp_path_factory.mktemp(variant), variant)
         case.finish(crew.servers[0])
-        results[variant] = json.loads((case.folder / "result.json").read_text())
-        assert case.judge(results[variant]) == []
-        assert len(results[variant]) == 18
-    return results
+        crew.expected[variant] = json.loads((case.folder / "result.json").read_text())
+        assert case.judge(crew) == []
+        assert len(crew.expected[variant]) == 18
+    yield crew
+    for server in crew.servers:
+        server.close()
 
 
 def new_case(parent: Path, name: str, variant: str, broken: str = "") -> Case:
@@ -259,20 +256,24 @@ def new_case(parent: Path, name: str, variant: str, broken: str = "") -> Case:
     return Case(folder, variant, broken)
 
 
-def swept(server: Server, parent: Path, expected: dict[str, list[str]], variant: str, how: str, points: Any) -> tuple[int, list[str]]:
-    """Kill at each of the points, from the first on, until one is no longer reached; the kills, and what was wrong."""
-    wrong: list[str] = []
-    for kills, point in enumerate(points):
-        case = new_case(parent, f"{how}-{point}", variant)
-        code = server.run(case.order(**{how: point}))
-        if code not in (KILLED, 0, NEEDS_A_PERSON):
-            return kills, [*wrong, f"{variant} {how}={point} ended with {code}: {(case.folder / 'stderr').read_text()[-2000:]}"]
-        if code != KILLED:
-            return kills, wrong
-        case.killed(f"{how}={point}")
-        case.finish(server)
-        wrong += case.judge(expected[variant])
-    raise AssertionError(f"{how} was still reached after {len(points)} occurrences")
+def sweep(crew: Crew, parent: Path, variant: str, how: str) -> Callable[[Server, Any], tuple[int, list[str]]]:
+    """Something that kills at each of the points, from the first on, until one is no longer reached: the kills, and what was wrong."""
+
+    def swept(server: Server, points: Any) -> tuple[int, list[str]]:
+        wrong: list[str] = []
+        for kills, point in enumerate(points):
+            case = new_case(parent, f"{how}-{point}", variant)
+            code = server.run(case.order(**{how: point}))
+            if code not in {KILLED, 0, NEEDS_A_PERSON}:
+                return kills, [*wrong, f"{variant} {how}={point} ended with {code}: {(case.folder / 'stderr').read_text()[-2000:]}"]
+            if code != KILLED:
+                return kills, wrong
+            case.killed(f"{how}={point}")
+            case.finish(server)
+            wrong += case.judge(crew)
+        raise AssertionError(f"{how} was still reached after {len(points)} occurrences")
+
+    return swept
 
 
 def refuse_any(found: Iterable[list[str]]) -> None:
@@ -286,8 +287,8 @@ def occurrences(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_kill_at_every_failpoint(crew: Crew, expected: dict[str, list[str]], tmp_path: Path, variant: str) -> None:
-    found = crew.map(lambda server, name: swept(server, tmp_path, expected, variant, "failpoint", occurrences(name)), NAMES)
+def test_a_kill_at_every_failpoint(crew: Crew, tmp_path: Path, variant: str) -> None:
+    found = crew.map(sweep(crew, tmp_path, variant, "failpoint"), [occurrences(name) for name in NAMES])
     refuse_any(wrong for _, wrong in found)
     kills = dict(zip(NAMES, (count for count, _ in found), strict=True))
     assert {name for name, count in kills.items() if count == 0} == {"doubt.before_settle", "doubt.after_settle"}
@@ -295,14 +296,10 @@ def test_a_kill_at_every_failpoint(crew: Crew, expected: dict[str, list[str]], t
     assert sum(kills.values()) > 60
 
 
-def every(step: int, variant: str) -> list[range]:
-    """Points 1, 1 + step, ... dealt to the processes; each stops at the first point that is not reached."""
-    return [range(1 + step * deal, 200, step * PROCESSES) for deal in range(PROCESSES)]
-
-
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_kill_at_every_flush_of_every_thread(crew: Crew, expected: dict[str, list[str]], tmp_path: Path, variant: str) -> None:
-    found = crew.map(lambda server, points: swept(server, tmp_path, expected, variant, "sync", points), every(1, variant))
+def test_a_kill_at_every_flush_of_every_thread(crew: Crew, tmp_path: Path, variant: str) -> None:
+    dealt = [range(1 + deal, MOST_OCCURRENCES, PROCESSES) for deal in range(PROCESSES)]
+    found = crew.map(sweep(crew, tmp_path, variant, "sync"), dealt)
     refuse_any(wrong for _, wrong in found)
     assert sum(count for count, _ in found) > 30
 
@@ -319,7 +316,7 @@ def flushes_of_busiest_thread(folder: Path, variant: str) -> int:
 
 
 @pytest.mark.parametrize(("variant", "step"), [("async", 1), ("def", 3)])
-def test_a_kill_at_every_fdatasync(crew: Crew, expected: dict[str, list[str]], tmp_path: Path, variant: str, step: int) -> None:
+def test_a_kill_at_every_fdatasync(crew: Crew, tmp_path: Path, variant: str, step: int) -> None:
     """The real call, in the thread that makes most of them; of the `def` agent every third."""
     last = flushes_of_busiest_thread(tmp_path / "counted", variant)
     assert last > 20
@@ -332,7 +329,7 @@ def test_a_kill_at_every_fdatasync(crew: Crew, expected: dict[str, list[str]], t
             return False, [] if code in (0, NEEDS_A_PERSON) else [f"{' '.join(command)} ended with {code}"]
         case.killed(" ".join(command))
         case.finish(server)
-        return True, case.judge(expected[variant])
+        return True, case.judge(crew)
 
     points = range(1, last + 1, step)
     found = crew.map(kill_at, points)
@@ -344,7 +341,7 @@ SECOND = [f"{name}:1" for name in NAMES if not name.startswith("step.")] + [f"{n
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_second_kill_during_the_recovery_from_the_first(crew: Crew, expected: dict[str, list[str]], tmp_path: Path, variant: str) -> None:
+def test_a_second_kill_during_the_recovery_from_the_first(crew: Crew, tmp_path: Path, variant: str) -> None:
     """The first kill leaves each effect in doubt, before and after its body; the second comes at each kind of failpoint."""
     firsts = [f"{name}:{number}" for name in ("effect.after_intent", "effect.after_body") for number in range(1, len(EFFECTS) + 1)]
 
@@ -363,17 +360,17 @@ def test_a_second_kill_during_the_recovery_from_the_first(crew: Crew, expected: 
             reached[second] += 1
             again.killed(second)
             again.finish(server)
-            wrong += again.judge(expected[variant])
+            wrong += again.judge(crew)
         return reached, wrong
 
     found = crew.map(kill_twice, firsts)
     refuse_any(wrong for _, wrong in found)
-    reached = sum((counts for counts, _ in found), Counter())
+    reached: Counter[str] = sum((counts for counts, _ in found), Counter())
     assert set(reached) == set(SECOND)
     assert reached.total() > 80
 
 
-def test_kills_at_random_times(crew: Crew, expected: dict[str, list[str]], tmp_path: Path) -> None:
+def test_kills_at_random_times(crew: Crew, tmp_path: Path) -> None:
     seed = int.from_bytes(os.urandom(4), "big")
     dice = random.Random(seed)
     times = [(number, dice.choice(VARIANTS), dice.uniform(0, 0.06)) for number in range(2 * RANDOM_KILLS)]
@@ -386,39 +383,42 @@ def test_kills_at_random_times(crew: Crew, expected: dict[str, list[str]], tmp_p
             if server.run(case.order(kill_after_s=after)) == KILLED:
                 case.killed(f"{after:.4f} s (seed {seed})")
         case.finish(server)
-        return len(case.kills), case.judge(expected[variant])
+        return len(case.kills), case.judge(crew)
 
     found = crew.map(kill_twice, times[:RANDOM_KILLS])
     refuse_any(wrong for _, wrong in found)
     assert sum(kills for kills, _ in found) >= RANDOM_KILLS
 
 
-def test_the_failpoint_is_read_from_the_environment(crew: Crew, expected: dict[str, list[str]], tmp_path: Path) -> None:
+def test_the_failpoint_is_read_from_the_environment(crew: Crew, tmp_path: Path) -> None:
     case = new_case(tmp_path, "env", "async")
     env = {**os.environ, "HOLDFAST_FAILPOINT": "effect.after_body:2"}
     assert subprocess.run([sys.executable, AGENT, case.folder, "async"], env=env, check=False).returncode == KILLED
     case.killed("HOLDFAST_FAILPOINT=effect.after_body:2")
     case.finish(crew.servers[0])
-    assert case.judge(expected["async"]) == []
+    assert case.judge(crew) == []
 
 
 # --- negative controls ----------------------------------------------------------------------------------------------
 
+CONTROLS = {
+    "intents": ("effect.after_body", "ran more or less than once"),
+    "acks": ("step.after_outcome", "acknowledged but not stored"),
+}
+"""What is broken, where it shows, and what the sweep must say about it."""
+
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize(
-    ("broken", "point", "noticed"),
-    [("intents", "effect.after_body", "ran more or less than once"), ("acks", "step.after_outcome", "acknowledged but not stored")],
-)
-def test_the_sweep_finds_out_a_broken_engine(
-    crew: Crew, expected: dict[str, list[str]], tmp_path: Path, variant: str, broken: str, point: str, noticed: str
-) -> None:
+@pytest.mark.parametrize("broken", CONTROLS)
+def test_the_sweep_finds_out_a_broken_engine(crew: Crew, tmp_path: Path, variant: str, broken: str) -> None:
+    point, noticed = CONTROLS[broken]
+
     def kill_at(server: Server, failpoint: str) -> list[str]:
         case = new_case(tmp_path, failpoint, variant, broken)
         assert server.run(case.order(failpoint=failpoint)) == KILLED
         case.killed(failpoint)
         case.finish(server)
-        return case.judge(expected[variant])
+        return case.judge(crew)
 
     found = crew.map(kill_at, [f"{point}:{number}" for number in range(1, len(EFFECTS) + 1)])
     assert any(noticed in line for wrong in found for line in wrong), found

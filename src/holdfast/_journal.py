@@ -117,15 +117,23 @@ def _shown(value: object) -> str:
     return value.hex()[:16] if isinstance(value, bytes) else repr(value)[:80]
 
 
+def _groups_above(step_id: str) -> Iterator[str]:
+    """The gathers and races that a step is in: "12" for "12.1.3"."""
+    path = step_id.partition(":")[0].split(".")
+    for depth in range(len(path) - 2, 0, -2):
+        yield ".".join(path[:depth])
+
+
 class Journal:
     """The records of one run that this process knows, and the place where the next ones are sealed."""
 
-    __slots__ = ("_unsettled", "broken", "head", "histories", "silences", "started", "states", "takes", "times", "verdict")
+    __slots__ = ("_unsettled", "broken", "groups", "head", "histories", "silences", "started", "states", "takes", "times", "verdict")
 
     def __init__(self, run_id: str) -> None:
         self.head = empty_head(run_id)
         self.histories: dict[str, History] = {}
         self._unsettled: dict[str, History] = {}
+        self.groups: set[str] = set()
         self.silences: list[tuple[int, int]] = []
         self.states: dict[str, list[tuple[int, bytes]]] = {}
         self.times: dict[str, list[int]] = {}
@@ -211,6 +219,7 @@ class Journal:
         history = self.histories.get(record.step_id)
         if history is None:
             history = self.histories[record.step_id] = History()
+            self.groups.update(_groups_above(record.step_id))
         history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)
         if history.effect and not isinstance(record, rec.StepDone):
             self._unsettled[record.step_id] = history

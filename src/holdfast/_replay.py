@@ -5,7 +5,7 @@
 | the journal holds                                   | decision   |
 |-----------------------------------------------------|------------|
 | nothing                                             | Execute    |
-| another name or other arguments                     | Mismatch   |
+| another name, other arguments, a group of branches  | Mismatch   |
 | a result                                            | Return     |
 | a failure that was not cleared                      | Raise      |
 | broken off by a recorded time-out or race           | Hang       |
@@ -175,10 +175,10 @@ class Mismatch:
 Decision: TypeAlias = Execute | Return | Raise | Hang | Doubt | Landed | Mismatch
 
 
-def decide(history: History | None, *, name: str, fingerprint: str, effect: bool) -> Decision:
-    """What to do with a call, given what the journal holds under its step id."""
+def decide(history: History | None, *, name: str, fingerprint: str, effect: bool, grouped: bool = False) -> Decision:
+    """What to do with a call, given what the journal holds under its step id; `grouped` where branches are recorded below it."""
     if history is None:
-        return Execute(1)
+        return Mismatch("a group of branches") if grouped else Execute(1)
     if isinstance(history.outcome, rec.TimeoutFired):
         return Mismatch("hf.timeout")
     if not history.name:

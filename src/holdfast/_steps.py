@@ -145,7 +145,8 @@ def life(call: Call) -> Life[Any]:
     run.requested.add(call.step_id)
     call.key = _key(call) if spec.effect else ""
     history = run.journal.histories.get(call.step_id)
-    decision = decide(history, name=spec.name, fingerprint=call.fingerprint, effect=spec.effect)
+    grouped = call.step_id in run.journal.groups
+    decision = decide(history, name=spec.name, fingerprint=call.fingerprint, effect=spec.effect, grouped=grouped)
     if isinstance(decision, Execute | Doubt | Landed):
         yield from _stopped_at_the_door(call)
     match decision:
@@ -170,7 +171,7 @@ def life(call: Call) -> Life[Any]:
             yield Hang()
             raise AssertionError("hanging ends with a cancellation")
         case Mismatch():
-            recorded = shown_call(decision.recorded, history.args if history else None)
+            recorded = shown_call(decision.recorded, history.args) if history else decision.recorded
             raise run.stop(ReplayMismatch(run.id, call.step_id, recorded, f"calls {call.shown()}"))
 
 

@@ -281,7 +281,7 @@ def break_intents() -> None:
     def commit_blocking(run: Any, records: Any) -> int:
         return blocking(run, kept) if (kept := without_intents(records)) else run.journal.head.seq
 
-    _drive._commit_async, _drive._commit_blocking = commit_async, commit_blocking  # type: ignore[assignment]
+    _drive._commit_async, _drive._commit_blocking = commit_async, commit_blocking
 
 
 def break_acks() -> None:
@@ -317,7 +317,7 @@ def run_once(variant: str, store: str = "") -> int:
 
 def obey(order: dict[str, Any]) -> int:
     """One run in a forked child, with its way to die."""
-    global folder
+    global folder  # noqa: PLW0603 (a child has one)
     folder = Path(order["folder"])
     log = os.open(folder / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 2)
@@ -330,7 +330,7 @@ def obey(order: dict[str, Any]) -> int:
             MortalFile.countdown = order["sync"]
             order["vfs"] = MortalVfs()
         return run_once(order["variant"], order["store"])
-    except BaseException:
+    except BaseException:  # noqa: BLE001 (whatever it is, it is shown)
         traceback.print_exc()
         return 1
 
