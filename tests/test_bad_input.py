@@ -227,7 +227,10 @@ def test_an_agent_that_is_not_there_is_named_with_those_that_are(app: hf.Holdfas
         app.resume_here("one", [other], where="app.py")  # type: ignore[list-item]
 
 
-@pytest.mark.parametrize("thing", [look, str, print, lambda: None, 7, None, "greet"], ids=repr)
+NOT_AGENTS = {"step": look, "class": str, "builtin": print, "lambda": lambda: None, "number": 7, "nothing": None, "name": "greet"}
+
+
+@pytest.mark.parametrize("thing", NOT_AGENTS.values(), ids=NOT_AGENTS)
 def test_what_is_not_an_agent_is_not_run(app: hf.Holdfast, thing: Any) -> None:
     with pytest.raises(Misuse, match=r"is not an agent; nothing was started\. Decorate it with @hf\.agent"):
         app.run(thing, run_id="one")

@@ -268,3 +268,30 @@ def test_threads_see_the_recorded_order() -> None:
     crashing(lambda: play(store, agent))
     play(store, agent)
     assert views == [list("edcba"), list("edcba")]
+
+
+def test_a_step_where_branches_were_recorded_is_a_mismatch_and_is_not_executed() -> None:
+    store, calls = MemoryStore(), []
+
+    @hf.effect(in_doubt="ask")
+    async def note(word: str) -> str:
+        calls.append(word)
+        return word
+
+    async def branch(word: str) -> str:
+        return await note(word)
+
+    @hf.agent(name="a")
+    async def with_branches() -> None:
+        await hf.gather(branch("x"), branch("y"))
+        raise ValueError("and then it failed")
+
+    @hf.agent(name="a")
+    async def without() -> None:
+        await note("z")
+
+    with pytest.raises(ValueError, match="and then"):
+        hf.run(with_branches, run_id="r", store=store)
+    with pytest.raises(hf.ReplayMismatch, match="a group of branches"):
+        hf.run(without, run_id="r", store=store)
+    assert calls == ["x", "y"]

@@ -579,30 +579,3 @@ def test_run_does_not_become_done_while_an_effect_that_nobody_awaits_is_under_wa
     with pytest.raises(hf.RunWaiting, match="pay"):
         play(store, agent)
     assert lines(store)[-1] == "run.waiting"
-
-
-def test_a_step_where_branches_were_recorded_is_a_mismatch_and_is_not_executed() -> None:
-    store, calls = MemoryStore(), []
-
-    @hf.effect(in_doubt="ask")
-    async def note(word: str) -> str:
-        calls.append(word)
-        return word
-
-    async def branch(word: str) -> str:
-        return await note(word)
-
-    @hf.agent(name="a")
-    async def with_branches() -> None:
-        await hf.gather(branch("x"), branch("y"))
-        raise ValueError("and then it failed")
-
-    @hf.agent(name="a")
-    async def without() -> None:
-        await note("z")
-
-    with pytest.raises(ValueError, match="and then"):
-        hf.run(with_branches, run_id="r", store=store)
-    with pytest.raises(hf.ReplayMismatch, match="a group of branches"):
-        hf.run(without, run_id="r", store=store)
-    assert calls == ["x", "y"]

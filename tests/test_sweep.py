@@ -367,7 +367,7 @@ def test_a_second_kill_during_the_recovery_from_the_first(crew: Crew, tmp_path: 
     refuse_any(wrong for _, wrong in found)
     reached: Counter[str] = sum((counts for counts, _ in found), Counter())
     assert set(reached) == set(SECOND)
-    assert reached.total() > 80
+    assert reached.total() > 50
 
 
 def test_kills_at_random_times(crew: Crew, tmp_path: Path) -> None:
