@@ -5,9 +5,10 @@ from ._branches import first, gather, map
 from ._decorators import agent, effect, resend, reset, step, verify
 from ._landing import Landed, NotLanded, Unknown, Verdict
 from ._timeouts import timeout
-from ._verbs import cleanup, current, key, now, plain, resource, state, usage
+from ._verbs import cleanup, current, key, now, plain, resource, state, usage, watch
 from .errors import (
     Damaged,
+    Drifted,
     HoldfastError,
     InDoubt,
     LeaseLost,
@@ -16,6 +17,7 @@ from .errors import (
     NestedStep,
     NoRun,
     NotKept,
+    Refused,
     ReplayMismatch,
     ResultNotKept,
     RunCancelled,
@@ -30,9 +32,9 @@ from .errors import (
 from .retry import Retry
 
 __all__ = [
-    "Damaged", "Handle", "Holdfast", "HoldfastError", "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "NestedStep",
-    "NoRun", "NotKept", "NotLanded", "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunFailed",
+    "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "NestedStep",
+    "NoRun", "NotKept", "NotLanded", "Refused", "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunFailed",
     "RunInterrupted", "RunWaiting", "StepFailed", "StoreError", "Unknown", "UnknownRun", "Verdict", "agent", "cleanup", "current",
     "effect", "first", "gather", "key", "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step",
-    "timeout", "usage", "verify",
+    "timeout", "usage", "verify", "watch",
 ]  # fmt: skip

@@ -199,6 +199,12 @@ class Holdfast:
         who = by or _operate.somebody()
         return _operate.resolve(self.engine, run_id, step_id, landed=landed, not_landed=not_landed, by=who, reason=reason)
 
+    def answer(self, run_id: str, ask_id: str, *, yes: bool, by: str | None = None, reason: str = "") -> str:
+        """Answer a question of a run: an approval, a drift, a budget; the first answer is for good."""
+        from . import _operate
+
+        return _operate.answer(self.engine, run_id, ask_id, yes=yes, by=by or _operate.somebody(), reason=reason)
+
     def cancel(self, run_id: str, *, by: str | None = None, reason: str = "") -> str:
         """Close a run for good; one that executes elsewhere is told to stop."""
         from . import _operate

@@ -40,9 +40,10 @@ class Pause(NamedTuple):
 
 
 class WaitForPerson(NamedTuple):
-    """Wait until somebody settles the doubt of `step_id`; the run may park meanwhile."""
+    """Wait until somebody has spoken about `step_id`, or until a time; the run may park meanwhile."""
 
     step_id: str
+    until_us: int = 0
 
 
 class Hang(NamedTuple):

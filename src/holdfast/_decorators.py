@@ -6,6 +6,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from types import MethodType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 
@@ -14,7 +15,7 @@ from ._drive import drive_async, drive_blocking
 from ._duration import Duration, seconds
 from ._landing import Verdict
 from ._run import Body, Place, Scope, active, place, plain
-from ._steps import Call, Spec, life
+from ._steps import Approve, Call, Spec, life
 from .codec.orders import OrderCodec
 from .codec.signature import Arguments, return_annotation
 from .codec.values import ValueCodec, codec_for
@@ -155,6 +156,12 @@ class StepOptions(TypedDict, total=False):
     ignore: tuple[str, ...]
 
 
+class EffectOptions(StepOptions, total=False):
+    """What an effect may be told beyond a step."""
+
+    approve: bool | str | timedelta | Callable[..., bool] | None
+
+
 class AgentOptions(TypedDict, total=False):
     """What an agent may be told."""
 
@@ -248,23 +255,38 @@ def step(fn: Callable[..., Any] | None = None, /, **options: Unpack[StepOptions]
 
 @overload
 def effect(
-    *, in_doubt: Verifying[P, T], key: str | Callable[P, str] | None = ..., **options: Unpack[StepOptions]
+    *, in_doubt: Verifying[P, T], key: str | Callable[P, str] | None = ..., **options: Unpack[EffectOptions]
 ) -> KeepsSignature[P, T]: ...
 @overload
 def effect(
-    *, in_doubt: Resetting[P], key: str | Callable[P, str] | None = ..., **options: Unpack[StepOptions]
+    *, in_doubt: Resetting[P], key: str | Callable[P, str] | None = ..., **options: Unpack[EffectOptions]
 ) -> KeepsParameters[P]: ...
 @overload
-def effect(*, in_doubt: Unchecked, key: str | Callable[..., str] | None = ..., **options: Unpack[StepOptions]) -> Keeps: ...
+def effect(*, in_doubt: Unchecked, key: str | Callable[..., str] | None = ..., **options: Unpack[EffectOptions]) -> Keeps: ...
 def effect(
     *,
     in_doubt: Verifying[..., Any] | Resetting[...] | Unchecked,
     key: str | Callable[..., str] | None = None,
-    **options: Unpack[StepOptions],
+    **options: Unpack[EffectOptions],
 ) -> Any:
     """Declare an effect: it changes the world, so it says what to do when it is not known whether it happened."""
     action = _action(in_doubt)
-    return lambda fn: _declared(fn, {**options, "in_doubt": action, "key": key})
+    approve = _approve(options.pop("approve", None))
+    return lambda fn: _declared(fn, {**options, "in_doubt": action, "key": key, "approve": approve})
+
+
+def _approve(declared: object) -> Approve | None:
+    """Whether a person must agree first: always (True), within a time ("24h"), or where a predicate of the arguments says so."""
+    match declared:
+        case None | False:
+            return None
+        case True:
+            return Approve()
+        case str() | timedelta():
+            return Approve(timeout_s=seconds(declared, "approve"))
+        case _ if callable(declared):
+            return Approve(when=declared)
+    raise Misuse(f"approve={declared!r}: it is True, a duration such as '24h', or a function of the arguments that says whether to ask")
 
 
 def _action(in_doubt: object) -> Action:
@@ -312,6 +334,7 @@ def _options_of(spec: Spec) -> dict[str, Any]:
     return {
         "name": spec.name, "retry": spec.retry, "timeout": spec.timeout_s, "raises": spec.raises, "call_id": spec.call_id,
         "returns": spec.returns, "ignore": spec.ignore, "in_doubt": spec.in_doubt, "key": spec.key,
+        "approve": spec.approve,
     }  # fmt: skip
 
 

@@ -221,8 +221,9 @@ def _ask(call: Call, doubt: Uncertain, why: str) -> Life[Move]:
     if not doubt.asked:
         yield Commit([_opened(call, reason, "ask")])
     while True:
-        settled = yield WaitForPerson(call.step_id)
-        assert isinstance(settled, rec.DoubtSettled)
+        yield WaitForPerson(call.step_id)
+        settled = call.run.journal.histories[call.step_id].settled
+        assert settled is not None
         if settled.verdict == "not_landed":
             return Attempt(doubt.number + 1)
         unfit = call.unfit(settled.value)

@@ -181,8 +181,8 @@ async def _wait_async(run: Run, scope: Scope, command: Pause | WaitForPerson | H
     match command:
         case Pause(seconds):
             return await asyncio.sleep(seconds)
-        case WaitForPerson(step_id):
-            return await _person_async(run, scope, step_id)
+        case WaitForPerson():
+            return await _person_async(run, scope, command)
         case Hang():
             return await asyncio.get_running_loop().create_future()
 
@@ -191,41 +191,40 @@ def _wait_blocking(run: Run, scope: Scope, command: Pause | WaitForPerson | Hang
     match command:
         case Pause(seconds):
             return run.clock.sleep(seconds)
-        case WaitForPerson(step_id):
-            return _person_blocking(run, scope, step_id)
+        case WaitForPerson():
+            return _person_blocking(run, scope, command)
         case Hang():
             raise _doom(scope)
 
 
-async def _person_async(run: Run, scope: Scope, step_id: str) -> Any:
-    waiter = _waiting(run, scope, step_id)
+async def _person_async(run: Run, scope: Scope, command: WaitForPerson) -> None:
+    waiter = _waiting(run, scope, command.step_id)
     waiter.future = asyncio.get_running_loop().create_future()
     try:
-        if not _spoken(run, step_id):
+        if not run.journal.spoken(command.step_id):
             run.park_if_stuck()
-            await waiter.future
-        return _woken(run, waiter)
+            await asyncio.wait([waiter.future], timeout=_patience_s(run, command))
+        _raise_if_unwound(waiter)
     finally:
         _waited(run, scope, waiter)
 
 
-def _person_blocking(run: Run, scope: Scope, step_id: str) -> Any:
-    waiter = _waiting(run, scope, step_id)
+def _person_blocking(run: Run, scope: Scope, command: WaitForPerson) -> None:
+    waiter = _waiting(run, scope, command.step_id)
     try:
-        if not _spoken(run, step_id):
+        if not run.journal.spoken(command.step_id):
             if run.blocking:
                 run.park_if_stuck()
             else:
                 run.unwind(Parked())  # it would stop the event loop, and with it all other branches
-            waiter.event.wait()
-        return _woken(run, waiter)
+            waiter.event.wait(_patience_s(run, command))
+        _raise_if_unwound(waiter)
     finally:
         _waited(run, scope, waiter)
 
 
-def _spoken(run: Run, step_id: str) -> bool:
-    """Whether the person was faster than the waiter; asked after the waiter can be found, so that no word is lost."""
-    return run.journal.histories[step_id].settled is not None
+def _patience_s(run: Run, command: WaitForPerson) -> float | None:
+    return max(0.0, (command.until_us - run.clock.now_us()) / 1e6) if command.until_us else None
 
 
 def _waiting(run: Run, scope: Scope, step_id: str) -> Waiter:
@@ -239,7 +238,6 @@ def _waited(run: Run, scope: Scope, waiter: Waiter) -> None:
     run.waiters.pop(waiter.step_id, None)
 
 
-def _woken(run: Run, waiter: Waiter) -> Any:
+def _raise_if_unwound(waiter: Waiter) -> None:
     if waiter.outcome is not None:
         raise waiter.outcome
-    return run.journal.histories[waiter.step_id].settled

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from . import _records as rec
-from ._replay import History
+from ._replay import History, Question
 from .errors import Damaged, LeaseLost, Unwinding
 from .store import Append, Head, Row
 
@@ -52,7 +52,7 @@ def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
             status = "running" if record.owner else "queued"
             return head._replace(agent=record.agent, status=status, owner=record.owner or None, created_us=at_us, tags=tags)
         case rec.RunResumed():
-            return head._replace(status="running" if record.owner else "queued", owner=record.owner or None, note="")
+            return head._replace(status="running" if record.owner else "queued", owner=record.owner or None, note="", wake_us=None)
         case rec.RunDone():
             return head._replace(status="done", owner=None, note="")
         case rec.RunFailed():
@@ -60,7 +60,7 @@ def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
         case rec.RunCancelled():
             return head._replace(status="cancelled", owner=None, note=record.reason)
         case rec.RunWaiting():
-            return head._replace(status="waiting", owner=None, note=record.waits)
+            return head._replace(status="waiting", owner=None, note=record.waits, wake_us=record.wake_us or None)
         case rec.RunReleased():
             return head._replace(status="queued", owner=None, note=record.reason)
         case rec.RunBlocked():
@@ -127,13 +127,19 @@ def _groups_above(step_id: str) -> Iterator[str]:
 class Journal:
     """The records of one run that this process knows, and the place where the next ones are sealed."""
 
-    __slots__ = ("_unsettled", "broken", "groups", "head", "histories", "silences", "started", "states", "takes", "times", "verdict")
+    __slots__ = (
+        "_unsettled", "asks", "broken", "groups", "head", "histories", "looks", "prints", "silences", "started", "states", "takes", "times",
+        "verdict",
+    )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
         self.head = empty_head(run_id)
         self.histories: dict[str, History] = {}
         self._unsettled: dict[str, History] = {}
         self.groups: set[str] = set()
+        self.asks: dict[str, Question] = {}
+        self.prints: dict[str, rec.Json] = {}
+        self.looks: dict[str, int] = {}
         self.silences: list[tuple[int, int]] = []
         self.states: dict[str, list[tuple[int, bytes]]] = {}
         self.times: dict[str, list[int]] = {}
@@ -195,23 +201,52 @@ class Journal:
         epoch = self.head.epoch + 1 if ended else self.head.epoch
         return [(step_id, history) for step_id, history in self._unsettled.items() if history.open_doubt(epoch)]
 
+    def spoken(self, step_id: str) -> bool:
+        """Whether a person has said what was to be said about `step_id`."""
+        question, history = self.asks.get(step_id), self.histories.get(step_id)
+        return (question is not None and question.answer is not None) or (history is not None and history.settled is not None)
+
+    def open_asks(self) -> list[tuple[str, Question]]:
+        """The questions that nobody has answered."""
+        return [(ask_id, question) for ask_id, question in self.asks.items() if question.answer is None]
+
     def _index(self, record: rec.Record, row: Row) -> None:
         match record:
-            case rec.StateSaved():
-                self.states.setdefault(record.step_id, []).append((row.seq, record.value or b"null"))
-            case rec.TimeRead():
-                self.times.setdefault(record.step_id, []).extend(record.times_us)
             case rec.RunStarted():
                 self.started = record
             case rec.RunResumed():
                 if record.silent:
                     self.silences.append((row.epoch, row.at_us))
-                for step_id in record.cleared:
-                    self.histories[step_id].clear_failure()
+                self._go_behind(record.cleared)
             case rec.RunDone() | rec.RunFailed() | rec.RunCancelled() | rec.RunBlocked() | rec.RunWaiting():
                 self.verdict = record
             case _ if isinstance(record, STEP_KINDS):
                 self._fold_step(record, row)
+            case _:
+                self._index_beside(record, row)
+
+    def _go_behind(self, cleared: Sequence[str]) -> None:
+        """Decide anew what had ended the run: failed steps, and what a person had said no to."""
+        for step_id in cleared:
+            if step_id in self.histories:
+                self.histories[step_id].clear_failure()
+        if cleared:
+            self.asks = {ask_id: asked for ask_id, asked in self.asks.items() if asked.answer is None or asked.answer.yes}
+
+    def _index_beside(self, record: rec.Record, row: Row) -> None:
+        """What is recorded beside the steps: states, times, questions, prints."""
+        match record:
+            case rec.StateSaved():
+                self.states.setdefault(record.step_id, []).append((row.seq, record.value or b"null"))
+            case rec.TimeRead():
+                self.times.setdefault(record.step_id, []).extend(record.times_us)
+            case rec.AskOpened():
+                self.asks[record.step_id] = Question(record, row.at_us)
+            case rec.AskAnswered():
+                self.asks[record.step_id].answer = record
+            case rec.WatchTaken():
+                self.prints[record.step_id] = record.found
+                self.looks[record.step_id] = self.looks.get(record.step_id, 0) + (not record.accepted)
             case _:
                 pass
 

@@ -137,6 +137,8 @@ def deliver(run: Run, letter: Letter) -> None:
             _cancel(run, run.cancelling)
         case "settle" if body:
             _settle(run, body)
+        case "answer" if body:
+            _answer(run, body, letter.at_us)
         case _:
             log.warning("run %s got a letter of kind %r that cannot be read; it is taken and ignored", run.id, letter.kind)
 
@@ -171,11 +173,24 @@ def _settle(run: Run, body: rec.Json) -> None:
         return
     value = body["value"].encode() if body.get("value") is not None else None
     record = rec.DoubtSettled(step_id=body["step"], verdict=body["verdict"], by=body["by"], reason=body.get("reason", ""), value=value)
+    _told(run, record)
+
+
+def _answer(run: Run, body: rec.Json, at_us: int) -> None:
+    question = run.journal.asks.get(body["ask"])
+    if question is None or question.answer is not None or question.too_late(at_us):
+        log.warning("run %s has no open question %s any more; the word of %s changes nothing", run.id, body["ask"], body["by"])
+        return
+    _told(run, rec.AskAnswered(step_id=body["ask"], yes=bool(body["yes"]), by=body["by"], reason=body.get("reason", "")))
+
+
+def _told(run: Run, record: rec.Record) -> None:
+    """Record what a person said, and wake the step that waits for it."""
     try:
         run.committer.commit(run.journal, [record])
     except Unwinding as ended:
         run.unwind(ended)
         return
-    waiter = run.waiters.get(body["step"])
+    waiter = run.waiters.get(record.step_id)
     if waiter is not None:
         waiter.wake()

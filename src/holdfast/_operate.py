@@ -20,6 +20,9 @@ MAX_TRIES = 20
 """How often a verb is tried again when the run moves under it."""
 
 
+EXECUTES = "the run executes now and takes this into account"
+
+
 def somebody() -> str:
     """Who acts, when nobody said: the user of this machine."""
     try:
@@ -51,8 +54,30 @@ def resolve(engine: Engine, run_id: str, step_id: str, *, landed: object, not_la
 
     owned = _tell(engine, run_id, still_open, [record], kind="settle", letter=letter, why=f"resolve by {by}")
     if owned:
-        return "the run executes now and takes this into account"
+        return EXECUTES
     return f"the run is ready to go on: holdfast resume {run_id} --here APP.py"
+
+
+def answer(engine: Engine, run_id: str, ask_id: str, *, yes: bool, by: str, reason: str) -> str:
+    """Answer a question; gives what happens next, in words."""
+    by, reason = checked_text(by, "by"), checked_text(reason, "reason")
+
+    def still_open(journal: Journal, *, owned: bool) -> None:
+        del owned
+        _refuse_final(journal.head)
+        question = journal.asks.get(ask_id)
+        if question is None:
+            raise Refusal(f"run {run_id!r} has no question {ask_id!r}; nothing was changed. `holdfast inbox` lists the open ones")
+        if question.answer is not None:
+            said = "yes" if question.answer.yes else "no"
+            raise Refusal(f"question {ask_id!r} of run {run_id!r} was answered by {question.answer.by}: {said}; nothing was changed")
+        if question.too_late(engine.clock.now_us()):
+            raise Refusal(f"the time to answer {ask_id!r} of run {run_id!r} is over; nothing was changed")
+
+    record = rec.AskAnswered(step_id=ask_id, yes=yes, by=by, reason=reason)
+    letter = {"ask": ask_id, "yes": yes, "by": by, "reason": reason}
+    owned = _tell(engine, run_id, still_open, [record], kind="answer", letter=letter, why=f"answer by {by}")
+    return EXECUTES if owned else f"the run is ready to go on: holdfast resume {run_id} --here APP.py"
 
 
 def cancel(engine: Engine, run_id: str, *, by: str, reason: str) -> str:

@@ -89,6 +89,7 @@ class RunWaiting(Record):
     kind = "run.waiting"
     waits: str
     steps: list[str] = field(default_factory=list)
+    wake_us: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +200,48 @@ class DoubtSettled(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskOpened(Record):
+    """Somebody must answer before the run goes on here: an approval, a drift, a budget."""
+
+    kind = "ask.opened"
+    topic: str
+    question: str
+    about: str = ""
+    until_us: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskAnswered(Record):
+    """The answer to a question, yes or no; `timed_out` where nobody gave one in time."""
+
+    kind = "ask.answered"
+    yes: bool
+    by: str
+    reason: str = ""
+    timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchTaken(Record):
+    """The thing `step_id` was looked at, because the code watches it or because a drift was accepted; `found` is its print."""
+
+    kind = "watch.taken"
+    found: Json
+    accepted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchDrifted(Record):
+    """The thing `step_id` was not what it had been when the run went on: gone, changed, unreachable or appeared."""
+
+    kind = "watch.drifted"
+    what: str
+    old: str
+    new: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutFired(Record):
     """The time-out `step_id` cancelled what ran inside it."""
 
@@ -225,7 +268,7 @@ KINDS: dict[str, type[Record]] = {
     for cls in (
         RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked,
         StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
-        DoubtOpened, DoubtSettled, TimeoutFired, StateSaved, TimeRead,
+        DoubtOpened, DoubtSettled, AskOpened, AskAnswered, WatchTaken, WatchDrifted, TimeoutFired, StateSaved, TimeRead,
     )
 }  # fmt: skip
 

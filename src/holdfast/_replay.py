@@ -118,6 +118,19 @@ class History:
         self.name, self.fingerprint, self.effect = name, fingerprint, effect
 
 
+@dataclass(slots=True)
+class Question:
+    """What a person was asked, and the answer once there is one."""
+
+    opened: rec.AskOpened
+    at_us: int
+    answer: rec.AskAnswered | None = None
+
+    def too_late(self, at_us: int) -> bool:
+        """Whether an answer given at that time comes after the end of its time."""
+        return bool(self.opened.until_us) and at_us > self.opened.until_us
+
+
 @dataclass(frozen=True, slots=True)
 class Execute:
     """Run the body; `attempt` counts from 1."""
@@ -213,6 +226,6 @@ def _decide_unfinished(history: History) -> Decision:
             return Doubt(str(history.trouble.error.get("message", "")) or "an error", history.attempts, asked)
         case rec.StepBrokenOff():
             return Doubt("its body was broken off", history.attempts, asked)
-    if history.started_us == 0 and history.doubt is not None:
-        return Doubt(history.doubt.reason, history.attempts, asked)
+    if history.started_us == 0:
+        return Execute(1) if history.doubt is None else Doubt(history.doubt.reason, history.attempts, asked)
     return Doubt(DIED, history.attempts, asked)

@@ -26,6 +26,7 @@ from .errors import Cancelled, HoldfastError, NotKept, Parked, Stopped, Unwindin
 if TYPE_CHECKING:
     from ._state import Tracked
     from ._steps import Call
+    from ._watch import Watched
 
 CANCEL = "cancel"
 """The cause of a step that was broken off because the run was cancelled."""
@@ -212,6 +213,10 @@ class Run:
         self.concluding = False
         self.root: asyncio.Task[object] | None = None
         self.unkept: NotKept | None = None
+        self.watching: dict[str, Watched] = {}
+        self.watch_calls: dict[str, int] = {}
+        self.unchecked = set(journal.prints)
+        self.prints: list[rec.WatchTaken] = []
         self.lock = threading.Lock()
 
     @property
@@ -247,7 +252,8 @@ class Run:
 
     def riders(self) -> list[rec.Record]:
         """What has no commit of its own and goes with the next one: times that were read, states that changed."""
-        records: list[rec.Record] = []
+        records: list[rec.Record] = list(self.prints)
+        self.prints = []
         if self.times:
             records += [rec.TimeRead(step_id=path, times_us=times) for path, times in self.times.items()]
             self.times = {}
@@ -262,7 +268,7 @@ class Run:
 
     def with_riders(self, records: Sequence[rec.Record]) -> Sequence[rec.Record]:
         """The records, behind whatever rides on them."""
-        if not self.times and not self.tracked:
+        if not self.times and not self.tracked and not self.prints:
             return records
         return [*self.riders(), *records]
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from . import _records as rec
+from ._asking import LETTER_GRACE_US
 from ._clock import Clock
 from ._commands import Commit, Life, Pause
 from ._commit import Committer
@@ -271,6 +272,8 @@ def _until_moved(engine: Engine, run_id: str) -> Errand:
     """Wait, holding nothing, until somebody has written to the run."""
     before = engine.store.head(run_id)
     while before is not None and before.status == "waiting" and not engine.store.letters([run_id]):
+        if before.wake_us and engine.clock.now_us() >= before.wake_us + LETTER_GRACE_US:
+            return
         yield Pause(POLL_S)
         if engine.store.head(run_id) != before:
             return
@@ -416,12 +419,14 @@ def _returned(run: Run, order: Order, value: Any) -> Life[Any]:
 
 def _waiting(run: Run) -> Life[RunWaiting]:
     """Record what the run waits for; from here on it holds nothing."""
-    doubts = run.journal.open_doubts(ended=True)
-    if not doubts:
+    doubts, asks = run.journal.open_doubts(ended=True), run.journal.open_asks()
+    if not doubts and not asks:
         yield Commit([rec.RunReleased(reason="woken while it parked")])
         return RunWaiting(run.id, "for nothing any more")
-    waits = "; ".join(f"did {shown_call(history.name, history.args)} at step {step_id} happen?" for step_id, history in doubts)
-    yield Commit([rec.RunWaiting(waits=waits, steps=[step_id for step_id, _ in doubts])])
+    questions = [f"did {shown_call(history.name, history.args)} at step {step_id} happen?" for step_id, history in doubts]
+    waits = "; ".join([*questions, *(question.opened.question for _, question in asks)])
+    wake_us = min((question.opened.until_us for _, question in asks if question.opened.until_us), default=0)
+    yield Commit([rec.RunWaiting(waits=waits, steps=[waiting for waiting, _ in (*doubts, *asks)], wake_us=wake_us)])
     return RunWaiting(run.id, waits)
 
 

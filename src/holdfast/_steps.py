@@ -11,9 +11,10 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _records as rec
+from ._asking import consult
 from ._commands import Commit, Hang, Invoke, Life, Pause, Turn
 from ._doubt import Action, Attempt, Finished, Found, Move, Uncertain, ask_first, settle
 from ._failpoints import reach
@@ -23,11 +24,13 @@ from ._landing import landing
 from ._replay import Doubt, Execute, Landed, Mismatch, Raise, Return, decide
 from ._replay import Hang as Hung
 from ._run import Body, Scope
+from ._watch import compare
 from .codec.failures import failure, rebuild
 from .codec.fingerprint import encode_arguments, fingerprint
 from .codec.signature import Arguments, return_annotation
 from .codec.values import ValueCodec, codec_for
 from .errors import (
+    Drifted,
     HoldfastError,
     InDoubt,
     KeyReused,
@@ -36,6 +39,7 @@ from .errors import (
     NestedStep,
     NoRun,
     NotKept,
+    Refused,
     ReplayMismatch,
     ResultNotKept,
     RunInterrupted,
@@ -44,19 +48,26 @@ from .errors import (
 )  # fmt: skip
 from .retry import Retry
 
-OURS = (NotKept, NestedStep, LostContext, WrongMode, NoRun, KeyReused, Misuse)
+OURS = (Drifted, Refused, NotKept, NestedStep, LostContext, WrongMode, NoRun, KeyReused, Misuse)
 """Errors of our own that a body may raise, and that come back as themselves."""
 
 SHOWN = 200
 """Characters of a value or call that an error message shows."""
 
 
+class Approve(NamedTuple):
+    """A person must agree first: always or `when` the arguments ask for it, and within a time."""
+
+    when: Callable[..., bool] | None = None
+    timeout_s: float | None = None
+
+
 class Spec:
     """What was declared of a step: its function and its options."""
 
     __slots__ = (
-        "_codec", "arguments", "call_id", "effect", "fn", "ignore", "in_doubt", "is_async", "key", "name", "raises", "retry", "returns",
-        "timeout_s",
+        "_codec", "approve", "arguments", "call_id", "effect", "fn", "ignore", "in_doubt", "is_async", "key", "name", "raises", "retry",
+        "returns", "timeout_s",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +77,7 @@ class Spec:
         name: str,
         is_async: bool,
         in_doubt: Action | None = None,
+        approve: Approve | None = None,
         key: str | Callable[..., str] | None = None,
         retry: Retry | None = None,
         timeout_s: float | None = None,
@@ -76,6 +88,7 @@ class Spec:
     ) -> None:
         self.fn, self.name, self.is_async = fn, name, is_async
         self.effect, self.in_doubt, self.key = in_doubt is not None, in_doubt, key
+        self.approve = approve
         self.retry, self.timeout_s, self.raises = retry, timeout_s, raises
         self.call_id, self.returns, self.ignore = call_id, returns, ignore
         self.arguments = Arguments(fn, ignore)
@@ -159,9 +172,7 @@ def life(call: Call) -> Life[Any]:
         case Execute():
             if not spec.effect:
                 return (yield from _safe(call, decision.attempt))
-            other = _same_in_doubt(call)
-            first = (yield from ask_first(call, other)) if other and decision.attempt == 1 else Attempt(decision.attempt)
-            return (yield from _effect(call, first))
+            return (yield from _effect(call, (yield from _first_move(call, decision.attempt))))
         case Doubt():
             return (yield from _effect(call, Uncertain(decision.attempt, decision.reason, live=False, asked=decision.asked)))
         case Landed():
@@ -175,6 +186,30 @@ def life(call: Call) -> Life[Any]:
             raise run.stop(ReplayMismatch(run.id, call.step_id, recorded, f"calls {call.shown()}"))
 
 
+def _first_move(call: Call, attempt: int) -> Life[Move]:
+    """An effect that has not begun may need a person first: an approval, or a word on the same call that is in doubt elsewhere."""
+    if attempt == 1:
+        yield from _approved(call)
+        other = _same_in_doubt(call)
+        if other:
+            return (yield from ask_first(call, other))
+    return Attempt(attempt)
+
+
+def _approved(call: Call) -> Life[None]:
+    """Go on only if a person agrees to this very call."""
+    approve = call.spec.approve
+    if approve is None or (approve.when is not None and not approve.when(*call.args, **call.kwargs)):
+        return
+    question = f"may {call.shown()} be executed at step {call.step_id}?"
+    answer = yield from consult(
+        call.run, f"approve:{call.step_id}", topic="approval", question=question, about=call.fingerprint, timeout_s=approve.timeout_s
+    )
+    if not answer.yes:
+        refused = Refused(answer.by, answer.reason, answer.timed_out)
+        raise (yield from _failed(call, Body(call), refused, 1))
+
+
 def _landed(call: Call, settled: Landed) -> Move:
     """What somebody said the result was; where it does not fit, the doubt is as open as before."""
     unfit = call.unfit(settled.value)
@@ -184,7 +219,12 @@ def _landed(call: Call, settled: Landed) -> Move:
 
 
 def _stopped_at_the_door(call: Call) -> Life[None]:
-    """What the journal says was cancelled before it had an outcome must not begin; nor a blocking step whose time is over."""
+    """What the journal says was cancelled before it had an outcome must not begin; nor a blocking step whose time is over.
+
+    Before the first new step, what the run relies on is compared with what it was.
+    """
+    if call.run.unchecked:
+        yield from compare(call)
     if call.run.blocking:
         for block in call.scope.time_outs():
             if block.due() or (block.doomed and not block.fired):

@@ -10,10 +10,13 @@ from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
 from ._clock import SystemClock, to_datetime
+from ._prints import Thing
 from ._run import Body, Run, Scope
 from ._run import place as _place
 from ._run import plain as _plain
 from ._state import Tracked
+from ._watch import OnChange
+from ._watch import begin as begin_watch
 from .errors import LostContext, Misuse, NestedStep, NoRun
 
 P = ParamSpec("P")
@@ -134,6 +137,15 @@ def state(initial: T) -> T:
     step_id = f"{scope.path}/state.{scope.states}"
     scope.run.tracked[step_id] = Tracked(initial, scope.run.journal.states.get(step_id, []))
     return initial
+
+
+def watch(thing: Thing, *, on_change: OnChange = "ask") -> None:
+    """Rely on a thing outside: it is compared when the run resumes, before its first new step; watching the same name again renews it.
+
+    A path of a file or folder, a URL, `"env:NAME"`, `"package:NAME"`, or `(name, function)` for anything else. When it is gone, changed or
+    unreachable: "ask" a person, "fail" with `Drifted`, "warn" in the log, or call a function that repairs it.
+    """
+    begin_watch(in_agent("watch").run, thing, on_change)
 
 
 def cleanup(fn: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> None:

@@ -114,6 +114,33 @@ class InDoubt(HoldfastError):
         )
 
 
+class Refused(HoldfastError):
+    """A person did not agree to an effect, or nobody answered in time; it was not executed."""
+
+    def __init__(self, by: str, reason: str, timed_out: bool) -> None:  # noqa: FBT001 (errors are rebuilt from their arguments)
+        self.by, self.reason, self.timed_out = by, reason, timed_out
+        super().__init__(by, reason, timed_out)
+
+    def __str__(self) -> str:
+        if self.timed_out:
+            return "nobody agreed in time; the effect was not executed"
+        return f"{self.by} did not agree{': ' + self.reason if self.reason else ''}; the effect was not executed"
+
+
+class Drifted(HoldfastError):
+    """Something that the run relies on is not what it was."""
+
+    def __init__(self, name: str, what: str, old: str, new: str) -> None:
+        self.name, self.what, self.old, self.new = name, what, old, new
+        super().__init__(name, what, old, new)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} is {self.what} since the run last looked (it was: {self.old}; it is: {self.new}); no new step was executed. "
+            f"Put it back and run again, or accept it by watching with on_change='ask' or 'warn'"
+        )
+
+
 class NotKept(HoldfastError):
     """A value cannot be kept so that it comes back equal."""
 

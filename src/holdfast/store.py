@@ -92,6 +92,34 @@ class Pulse(NamedTuple):
     dead: bool
 
 
+class Repair(NamedTuple):
+    """What a damaged run becomes: `good` are the rows that stay, `rows` what follows them, and `head` stands behind those.
+
+    `found` is the head as it was read, or None where there was none; `by` and `why` are kept with what is moved aside.
+    """
+
+    run_id: str
+    found: Head | None
+    good: Sequence[Row]
+    rows: Sequence[Row]
+    head: Head
+    at_us: int
+    by: str
+    why: str
+
+
+class Aside(NamedTuple):
+    """A row or head that a repair moved away, as it was found: damaged, so its fields can hold anything."""
+
+    run_id: str
+    at_us: int
+    by: str
+    why: str
+    what: str
+    """"row" or "head"."""
+    fields: tuple[object, ...]
+
+
 class Query(NamedTuple):
     """Which heads to list, newest change first. An unset field does not filter; `tags` must all be equal.
 
@@ -156,3 +184,21 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of everything. Closing twice is harmless."""
+
+
+@runtime_checkable
+class Repairable(Protocol):
+    """A store that can move the damaged end of a run aside. It deletes nothing."""
+
+    def found(self, run_id: str) -> tuple[Head | None, list[Row]]:
+        """All that can be read of a run, by seq, without relying on what may be damaged: an index, its head, the types of its fields."""
+
+    def set_aside(self, repair: Repair) -> bool:
+        """In one transaction: keep the head and every row that is not good where `aside` finds them, and put `rows` and `head` in place.
+
+        False, with nothing changed, where the head is not the one that was found: somebody has moved the run. `StoreDamaged`, with nothing
+        changed, where the store would not be whole afterwards.
+        """
+
+    def aside(self, run_id: str) -> list[Aside]:
+        """What repairs of this run have moved away, oldest first."""

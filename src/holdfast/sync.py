@@ -2,6 +2,7 @@
 
 from . import (
     Damaged,
+    Drifted,
     Handle,
     Holdfast,
     HoldfastError,
@@ -14,6 +15,7 @@ from . import (
     NoRun,
     NotKept,
     NotLanded,
+    Refused,
     ReplayMismatch,
     ResultNotKept,
     Retry,
@@ -43,14 +45,15 @@ from . import (
     step,
     usage,
     verify,
+    watch,
 )  # fmt: skip
 from ._threads import first, gather, map
 from ._timeouts import timeout_blocking as timeout
 
 __all__ = [
-    "Damaged", "Handle", "Holdfast", "HoldfastError", "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "NestedStep",
-    "NoRun", "NotKept", "NotLanded", "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunFailed",
+    "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "NestedStep",
+    "NoRun", "NotKept", "NotLanded", "Refused", "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunFailed",
     "RunInterrupted", "RunWaiting", "StepFailed", "StoreError", "Unknown", "UnknownRun", "Verdict", "agent", "cleanup", "current",
     "effect", "first", "gather", "key", "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step",
-    "timeout", "usage", "verify",
+    "timeout", "usage", "verify", "watch",
 ]  # fmt: skip

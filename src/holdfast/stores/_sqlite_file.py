@@ -7,6 +7,7 @@ A file that is already there is judged by its first bytes, before SQLite sees it
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import secrets
 import sys
@@ -25,6 +26,8 @@ APPLICATION_ID = 0x486F6C64
 
 BUSY_LIMIT_MS = 10_000
 """How long a normal operation waits for the lock of another process or thread."""
+
+META_SEAL = "seal"
 
 MAGIC = b"SQLite format 3\0"
 HEADER_BYTES = 100
@@ -115,15 +118,25 @@ def _create(path: Path, url: str) -> None:
         Path(name).unlink(missing_ok=True)
 
 
+def build(connection: apsw.Connection) -> None:
+    """The schema of a new store, and what it says of itself."""
+    about = {"format": str(FORMAT), "store_id": secrets.token_hex(16)}
+    connection.execute("BEGIN")
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(Path(__file__).with_name("sqlite.sql").read_text(encoding="utf-8"))
+    connection.executemany("INSERT INTO meta VALUES (?, ?)", [*about.items(), (META_SEAL, meta_seal(about))])
+    connection.execute("COMMIT")
+
+
+def meta_seal(about: dict[str, str]) -> str:
+    """What tells whether a store still says of itself what was written."""
+    return hashlib.sha256(f"{about['format']}\0{about['store_id']}".encode()).hexdigest()
+
+
 def _build(name: str, url: str) -> None:
-    schema = Path(__file__).with_name("sqlite.sql").read_text(encoding="utf-8")
     try:
         with closing(apsw.Connection(name, flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
-            connection.execute("BEGIN")
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-            connection.execute(schema)
-            connection.executemany("INSERT INTO meta VALUES (?, ?)", [("format", str(FORMAT)), ("store_id", secrets.token_hex(16))])
-            connection.execute("COMMIT")
+            build(connection)
             connection.execute("PRAGMA journal_mode = wal")
     except apsw.Error as error:
         raise from_sqlite(error, url) from error
@@ -185,6 +198,8 @@ def _assert_format(connection: apsw.Connection, url: str) -> None:
         found = int(connection.execute("SELECT value FROM meta WHERE key = 'format'").get)
     except (apsw.SQLError, TypeError, ValueError) as error:
         raise StoreDamaged(url, f"{_DAMAGED} (it does not say which format it has)") from error
+    if found < 1:
+        raise StoreDamaged(url, f"{_DAMAGED} (it says that it has format {found}, which there never was)")
     if found > FORMAT:
         reason = f"it has format {found}, and this Holdfast knows {FORMAT}; nothing was changed"
         raise StoreNewer(url, f"{reason}. Install the newer Holdfast that wrote it")

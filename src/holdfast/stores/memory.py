@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 
 from holdfast.errors import StoreBusy
-from holdfast.store import Append, Head, Letter, Pulse, Query, Row, Stale
+from holdfast.store import Append, Aside, Head, Letter, Pulse, Query, Repair, Row, Stale
 
 
 class MemoryStore:
@@ -23,6 +23,7 @@ class MemoryStore:
         self._letters: dict[int, Letter] = {}
         self._beats: dict[str, int] = {}
         self._posted = 0
+        self._aside: list[Aside] = []
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
         if not self._lock.acquire(blocking=wait):
@@ -84,6 +85,25 @@ class MemoryStore:
 
     def check(self) -> list[str]:
         return []
+
+    def found(self, run_id: str) -> tuple[Head | None, list[Row]]:
+        with self._lock:
+            return self._heads.get(run_id), sorted(self._rows.get(run_id, ()), key=lambda row: row.seq)
+
+    def set_aside(self, repair: Repair) -> bool:
+        run_id, why = repair.run_id, (repair.run_id, repair.at_us, repair.by, repair.why)
+        with self._lock:
+            if self._heads.get(run_id) != repair.found:
+                return False
+            bad = [row for row in self._rows.get(run_id, ()) if row not in repair.good]
+            self._aside += [Aside(*why, "row", tuple(row)) for row in bad]
+            self._aside += [Aside(*why, "head", tuple(repair.found))] if repair.found else []
+            self._rows[run_id] = [*repair.good, *repair.rows]
+            self._heads[run_id] = repair.head
+            return True
+
+    def aside(self, run_id: str) -> list[Aside]:
+        return [one for one in self._aside if one.run_id == run_id]
 
     def close(self) -> None:
         """Nothing to let go of: what was kept stays readable for whoever still holds this object."""

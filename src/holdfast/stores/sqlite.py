@@ -14,8 +14,10 @@ from pathlib import Path
 import apsw
 
 from holdfast.errors import StoreDamaged, StoreError
-from holdfast.store import Append, Head, Letter, Pulse, Query, Row, Stale
+from holdfast.store import Append, Aside, Head, Letter, Pulse, Query, Repair, Row, Stale
 from holdfast.stores._owners import OwnerLocks
+from holdfast.stores._sqlite_aside import found_head, found_rows, move, moved
+from holdfast.stores._sqlite_check import findings, pages, sealed, unsealed
 from holdfast.stores._sqlite_file import os_errors, prepare
 from holdfast.stores._sqlite_line import Line
 
@@ -34,8 +36,6 @@ TAKE = "DELETE FROM letters WHERE letter_id = ? AND run_id = ?"
 
 HEAD = "SELECT * FROM runs WHERE run_id = ?"
 ROWS = "SELECT seq, epoch, at_us, kind, step_id, body, value, args, digest FROM journal WHERE run_id = ? ORDER BY seq"
-RAW_ROWS = ROWS.replace("kind, step_id", "CAST(kind AS BLOB), CAST(step_id AS BLOB)")
-"""For rows whose text is none any more: whoever verifies the chain can then say which of them is damaged."""
 LETTERS = "SELECT letter_id, run_id, at_us, kind, body FROM letters WHERE run_id = ?"
 RESTING = "SELECT * FROM runs INDEXED BY runs_resting WHERE owner IS NULL AND status = ?"
 OWNED = "SELECT * FROM runs INDEXED BY runs_owned WHERE owner IS NOT NULL"
@@ -50,14 +50,10 @@ STATUSES = """
 """
 """One jump through the index per status, instead of reading it all."""
 
-ASTRAY = """
-    SELECT printf('run %s has %d records in its journal but no head', run_id, count(*))
-    FROM journal WHERE run_id NOT IN (SELECT run_id FROM runs) GROUP BY run_id
-    UNION ALL
-    SELECT printf('the head of run %s stands at %d, its journal ends at %d', run_id, seq, last) FROM (
-        SELECT run_id, seq, (SELECT coalesce(max(seq), 0) FROM journal WHERE journal.run_id = runs.run_id) AS last FROM runs
-    ) WHERE seq <> last
-"""
+
+DAMAGED = "damaged"
+"""The kind of a letter that is not what was posted."""
+UNSOUND = "the pages of the database are damaged, so nothing was changed. Keep a copy of all its files and restore a backup"
 
 
 class SqliteStore:
@@ -86,8 +82,8 @@ class SqliteStore:
                 return None
             try:
                 return head, [Row._make(row) for row in cursor.execute(ROWS, (run_id,))]
-            except UnicodeDecodeError:
-                return head, [_legible(Row._make(row)) for row in cursor.execute(RAW_ROWS, (run_id,))]
+            except UnicodeDecodeError:  # whoever verifies the chain can then say which row is damaged
+                return head, [row for _, row in found_rows(cursor, run_id)]
 
     def head(self, run_id: str) -> Head | None:
         with self._reader.transaction() as cursor:
@@ -105,14 +101,15 @@ class SqliteStore:
 
     def post(self, run_id: str, kind: str, body: bytes, at_us: int) -> int:
         with self._writer.transaction() as cursor:
-            cursor.execute("INSERT INTO letters (run_id, at_us, kind, body) VALUES (?, ?, ?, ?)", (run_id, at_us, kind, body))
+            values = (run_id, at_us, kind, sealed(run_id, kind, body, at_us))
+            cursor.execute("INSERT INTO letters (run_id, at_us, kind, body) VALUES (?, ?, ?, ?)", values)
             return cursor.connection.last_insert_rowid()
 
     def letters(self, run_ids: Sequence[str]) -> list[Letter]:
         found: list[Letter] = []
         with self._reader.transaction() as cursor:
             for run_id in set(run_ids):
-                found += map(Letter._make, cursor.execute(LETTERS, (run_id,)))
+                found += [_opened(Letter._make(row)) for row in cursor.execute(LETTERS, (run_id,))]
         return sorted(found)
 
     def enroll(self, owner: str) -> None:
@@ -146,9 +143,28 @@ class SqliteStore:
         with closing(Line(self.path, self.url, "BEGIN")) as line:
             try:
                 with line.transaction() as cursor:
-                    return _integrity(cursor) or [row[0] for row in cursor.execute(ASTRAY)]
+                    return findings(cursor)
             except StoreDamaged as error:
                 return [error.reason]
+
+    def found(self, run_id: str) -> tuple[Head | None, list[Row]]:
+        with self._reader.transaction() as cursor:
+            return found_head(cursor, run_id), [row for _, row in found_rows(cursor, run_id)]
+
+    def set_aside(self, repair: Repair) -> bool:
+        with self._reader.transaction() as cursor:
+            sound = not pages(cursor)
+        with self._writer.transaction() as cursor:
+            if not sound:
+                cursor.execute("REINDEX")
+            went_in = move(cursor, repair)
+            if not sound and (problems := pages(cursor)):
+                raise StoreDamaged(self.url, f"{UNSOUND} ({problems[0]})")
+            return went_in
+
+    def aside(self, run_id: str) -> list[Aside]:
+        with self._reader.transaction() as cursor:
+            return list(moved(cursor, run_id))
 
     def close(self) -> None:
         self._writer.close()
@@ -185,8 +201,10 @@ def _head(cursor: apsw.Cursor, run_id: str) -> Head | None:
     return None
 
 
-def _legible(row: Row) -> Row:
-    return row._replace(kind=bytes(row.kind).decode("utf-8", "replace"), step_id=bytes(row.step_id).decode("utf-8", "replace"))  # type: ignore[arg-type]
+def _opened(kept: Letter) -> Letter:
+    """The letter as it was posted; one that is damaged is of a kind that nobody acts on."""
+    body = unsealed(kept.run_id, kept.kind, kept.body, kept.at_us)
+    return kept._replace(kind=DAMAGED) if body is None else kept._replace(body=body)
 
 
 def _owned(cursor: apsw.Cursor, query: Query) -> list[Head]:
@@ -221,8 +239,3 @@ def _narrowed(sql: str, query: Query) -> tuple[str, list[str | int]]:
         sql += f" AND {TAGGED}"
         values.extend(tag)
     return sql, values
-
-
-def _integrity(cursor: apsw.Cursor) -> list[str]:
-    found = [str(row[0]) for row in cursor.execute("PRAGMA integrity_check")]
-    return [] if found == ["ok"] else found

@@ -344,8 +344,10 @@ class StoreConformance:
         again.close()
 
     def test_a_sound_store_has_nothing_to_report(self, store: Store) -> None:
+        store.enroll("me")
         store.append([create("a"), create("b", rows=3)])
         store.append([onward("a", 1)])
+        store.post("a", "cancel", b"", 1)
         assert store.check() == []
 
     def test_closing_twice_is_harmless(self, store: Store) -> None:

@@ -1,0 +1,36 @@
+"""Putting a question to a person, as part of a life: it is asked once, and the answer is for good.
+
+A question has an id in its run: `approve:7` for an approval of step 7, `watch:NAME` for a drift, `budget` for a limit. It is bound to
+what was asked: a call with other arguments has another step id, or is a mismatch.
+"""
+
+from __future__ import annotations
+
+from . import _records as rec
+from ._commands import Commit, Life, WaitForPerson
+from ._run import Run
+
+LETTER_GRACE_US = 1_000_000
+"""How long an answer that was posted in time may be under way: it beats the clock."""
+
+
+def is_asked(run: Run, ask_id: str, about: str) -> bool:
+    """Whether this very question has been asked already."""
+    asked = run.journal.asks.get(ask_id)
+    return asked is not None and asked.opened.about == about
+
+
+def consult(
+    run: Run, ask_id: str, *, topic: str, question: str, about: str = "", timeout_s: float | None = None
+) -> Life[rec.AskAnswered]:
+    """The answer to a question, waited for as long as it takes, or until its time is over; about something else, it is asked anew."""
+    if not is_asked(run, ask_id, about):
+        until_us = 0 if timeout_s is None else run.clock.now_us() + int(timeout_s * 1e6)
+        yield Commit([rec.AskOpened(step_id=ask_id, topic=topic, question=question, about=about, until_us=until_us)])
+    while (answer := run.journal.asks[ask_id].answer) is None:
+        until_us = run.journal.asks[ask_id].opened.until_us
+        if until_us and run.clock.now_us() >= until_us + LETTER_GRACE_US:
+            yield Commit([rec.AskAnswered(step_id=ask_id, yes=False, by="the clock", reason="nobody answered in time", timed_out=True)])
+        else:
+            yield WaitForPerson(ask_id, until_us + LETTER_GRACE_US if until_us else 0)
+    return answer

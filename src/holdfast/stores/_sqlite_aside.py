@@ -1,0 +1,91 @@
+"""The damaged end of a run in a SQLite store: read without relying on an index, moved aside, and never deleted.
+
+The tables for it come with the first repair. A file whose pages are damaged is a bad place to write to: there the indexes are built anew
+first, the whole file must be sound afterwards, and otherwise nothing is changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from holdfast.store import Aside, Head, Repair, Row
+
+TABLES = Path(__file__).with_name("sqlite_aside.sql").read_text(encoding="utf-8")
+
+ROW = ("rowid", *Row._fields)
+MOVED = ("moved_us", "moved_by", "why")
+TEXT = frozenset({"run_id", "agent", "status", "owner", "tags", "note", "kind", "step_id", "moved_by", "why"})
+
+FIND_HEAD = "SELECT {} FROM runs WHERE run_id = ?"
+FIND_ROWS = "SELECT {} FROM journal NOT INDEXED WHERE run_id = ?"
+KEEP_ROW = "INSERT INTO aside_rows SELECT ?, ?, ?, * FROM journal NOT INDEXED WHERE rowid = ?"
+KEEP_HEAD = "INSERT INTO aside_heads SELECT ?, ?, ?, * FROM runs WHERE run_id = ?"
+DROP_ROW = "DELETE FROM journal WHERE rowid = ?"
+DROP_HEAD = "DELETE FROM runs WHERE run_id = ?"
+ADD_HEAD = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+ADD_ROW = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+EXIST = "SELECT 1 FROM sqlite_schema WHERE name = 'aside_rows'"
+FIND_MOVED = {"row": "SELECT {} FROM aside_rows WHERE run_id = ?", "head": "SELECT {} FROM aside_heads WHERE run_id = ?"}
+
+
+def found_head(cursor: apsw.Cursor, run_id: str) -> Head | None:
+    """The head, whatever its fields hold."""
+    heads = [Head._make(row) for row in _whatever(cursor, FIND_HEAD, Head._fields, run_id)]
+    return heads[0] if heads else None
+
+
+def found_rows(cursor: apsw.Cursor, run_id: str) -> list[tuple[int, Row]]:
+    """The rows with their rowids, by seq, whatever their fields hold."""
+    rows = [(rowid, Row._make(row)) for rowid, *row in _whatever(cursor, FIND_ROWS, ROW, run_id)]
+    return sorted(rows, key=lambda found: (_place(found[1]), found[0]))
+
+
+def move(cursor: apsw.Cursor, repair: Repair) -> bool:
+    """Keep what is not good, and put what follows in place; False where the run has moved."""
+    if found_head(cursor, repair.run_id) != repair.found:
+        return False
+    cursor.execute(TABLES)
+    good, why = set(repair.good), (repair.at_us, repair.by, repair.why)
+    for rowid, row in found_rows(cursor, repair.run_id):
+        if row in good:
+            good.discard(row)
+        else:
+            cursor.execute(KEEP_ROW, (*why, rowid))
+            cursor.execute(DROP_ROW, (rowid,))
+    cursor.execute(KEEP_HEAD, (*why, repair.run_id))
+    cursor.execute(DROP_HEAD, (repair.run_id,))
+    cursor.execute(ADD_HEAD, repair.head)
+    cursor.executemany(ADD_ROW, [(repair.run_id, *row) for row in repair.rows])
+    return True
+
+
+def moved(cursor: apsw.Cursor, run_id: str) -> Iterator[Aside]:
+    """What was moved away, rows before heads."""
+    if cursor.execute(EXIST).get is None:
+        return
+    for what, fields in (("row", Row._fields), ("head", Head._fields)):
+        for at_us, by, why, *rest in _whatever(cursor, FIND_MOVED[what], (*MOVED, *fields), run_id):
+            yield Aside(run_id, at_us, by, why, what, tuple(rest))
+
+
+def _whatever(cursor: apsw.Cursor, sql: str, columns: Sequence[str], run_id: str) -> list[Any]:
+    """The rows as they are; where text is none any more, what can be shown of it, and of other fields that became text only a -1."""
+    try:
+        return list(cursor.execute(sql.format(", ".join(columns)), (run_id,)))
+    except UnicodeDecodeError:
+        raw = [f"CAST({name} AS BLOB)" if name in TEXT else f"iif(typeof({name}) = 'text', -1, {name})" for name in columns]
+        found = cursor.execute(sql.format(", ".join(raw)), (run_id,))
+        return [[_shown(name, part) for name, part in zip(columns, row, strict=True)] for row in found]
+
+
+def _shown(name: str, part: Any) -> Any:
+    return part.decode("utf-8", "replace") if name in TEXT and part is not None else part
+
+
+def _place(row: Row) -> int:
+    seq: object = row.seq
+    return seq if isinstance(seq, int) else 0
