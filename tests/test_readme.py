@@ -18,11 +18,14 @@ ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
 QUICKSTART = ROOT / "docs" / "quickstart.md"
 GUIDE = ROOT / "docs" / "guide.md"
+DRIFT = ROOT / "docs" / "drift.md"
+DOUBT = ROOT / "docs" / "doubt.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 EXAMPLE_LINES = 20
 LIMIT_S = 60.0
-ELSEWHERE = ("pip ", "make ", ".venv/", "source ", "python -m venv")
+ELSEWHERE = ("git clone ", "cd ", "pip ", "make ", ".venv/", "source ", "python -m venv", "python3 -m venv")
 """Commands that install; `make` itself is what runs these tests."""
 
 
@@ -77,7 +80,8 @@ def test_the_page_prints_what_happens(page: Path, tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_readme_is_short_and_comes_before_any_list() -> None:
-    (example,) = blocks(README, "python")
+    example = programs(README)["trip.py"]
+    assert example == blocks(README, "python")[0]
     assert len(example.splitlines()) <= EXAMPLE_LINES
     assert not re.search(r"^\s*([-*]|\d+\.) ", README.read_text().partition(example)[0], re.MULTILINE)
 
@@ -88,20 +92,34 @@ def test_what_the_readme_makes_exists() -> None:
     assert targets <= set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-@pytest.mark.parametrize("page", [README, QUICKSTART, GUIDE], ids=lambda page: page.name)
+def anchors(page: Path) -> set[str]:
+    """What a link may name after the #: the headings, as a forge writes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = page.parent / path if path else page
+    return target.exists() and (not anchor or anchor in anchors(target))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    links = re.findall(r"\]\(([^):]+)\)", page.read_text())
+    assert [link for link in links if not leads_somewhere(page, link)] == []
 
 
-@pytest.mark.parametrize("number", range(len(blocks(GUIDE, "python"))))
-def test_the_snippet_of_the_guide_is_python(number: int) -> None:
-    compile(blocks(GUIDE, "python")[number], f"snippet {number} of guide.md", "exec")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_snippets_of_the_page_are_python(page: Path) -> None:
+    for number, snippet in enumerate(blocks(page, "python"), 1):
+        compile(snippet, f"snippet {number} of {page.name}", "exec")
 
 
-def test_the_snippets_of_the_guide_run_in_order(tmp_path: Path) -> None:
-    (tmp_path / "guide.py").write_text("\n".join(blocks(GUIDE, "python")))
-    assert run(["python", "guide.py"], tmp_path) == "the run has ended\n"
+@pytest.mark.parametrize(("page", "printed"), [(GUIDE, "the run has ended\n"), (DOUBT, ""), (DRIFT, "")], ids=["guide", "doubt", "drift"])
+def test_the_snippets_of_the_page_run_in_order(page: Path, printed: str, tmp_path: Path) -> None:
+    (tmp_path / "snippets.py").write_text("\n".join(blocks(page, "python")))
+    assert run(["python", "snippets.py"], tmp_path) == printed
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)

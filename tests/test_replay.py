@@ -60,7 +60,7 @@ EFFECTS = [
     row("a failure", [started(), FAILED], Raise(2, FAILED), doubt=False),
     row("a failure in doubt", [started(), IN_DOUBT], Raise(2, IN_DOUBT), doubt=True),
     row("an attempt that did not happen", [started(), attempt_failed("no")], Execute(2), doubt=False),
-    row("an attempt that is unclear", [started(), attempt_failed("unknown")], Doubt("no", 1, asked=False), doubt=True),
+    row("an attempt that is unclear", [started(), attempt_failed("unknown")], Doubt("ValueError: no", 1, asked=False), doubt=True),
     row("died in the second attempt", [started(), attempt_failed("no"), started(2)], Doubt(DIED, 2, asked=False), doubt=True),
     row("broken off from outside", [started(), broken_off()], Doubt("its body was broken off", 1, asked=False), doubt=True),
     row("broken off by a recorded time-out", [started(), broken_off("3")], Hang(2), doubt=True),

@@ -104,6 +104,7 @@ def test_without_wal_and_full_flushes_there_is_no_connection() -> None:
 
 
 def test_files_are_for_the_owner_alone(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
     store = SqliteStore(tmp_path / "new" / "deep" / "runs.db")
     store.append([create("run")])
     store.enroll("me")
@@ -288,6 +289,7 @@ def test_a_full_disk_is_said_and_goes_on_when_there_is_room(tmp_path: Path) -> N
         pytest.skip("mounting is not permitted here")
     try:
         store = SqliteStore(disk / "runs.db")
+        store.enroll("me")
         store.append([create("kept")])
         with pytest.raises(StoreFull):
             store.append([onward("kept", 1), big("large", 1 << 20)])
@@ -306,6 +308,7 @@ from holdfast.store import Append
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.conformance import create, head, onward, row
 store = SqliteStore(sys.argv[1])
+store.enroll("me")
 store.append([create("kept")])
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (40 * {PAGE}, resource.RLIM_INFINITY))
@@ -358,6 +361,7 @@ def test_damage_found_while_reading_is_said(path: Path) -> None:
     ],
 )
 def test_check_compares_heads_with_journals(store: SqliteStore, harm: str, found: str) -> None:
+    store.enroll("me")
     store.append([create("run", rows=2)])
     with store._writer.transaction() as cursor:
         cursor.execute(harm)

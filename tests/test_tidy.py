@@ -32,6 +32,7 @@ FORBIDDEN_TEXT = {
 
 PUBLIC = [
     "Damaged",
+    "Drifted",
     "Handle",
     "Holdfast",
     "HoldfastError",
@@ -44,6 +45,7 @@ PUBLIC = [
     "NoRun",
     "NotKept",
     "NotLanded",
+    "Refused",
     "ReplayMismatch",
     "ResultNotKept",
     "Retry",
@@ -77,6 +79,7 @@ PUBLIC = [
     "timeout",
     "usage",
     "verify",
+    "watch",
 ]
 """The names of `holdfast`, and of `holdfast.sync`. A change here is a change of the interface."""
 

@@ -1,5 +1,7 @@
 """Holdfast makes AI agents survive crashes: a step that is done stays done, and nothing outside is done twice."""
 
+from typing import TYPE_CHECKING
+
 from ._app import Handle, Holdfast, run, start
 from ._branches import first, gather, map
 from ._decorators import agent, effect, resend, reset, step, verify
@@ -38,3 +40,15 @@ __all__ = [
     "effect", "first", "gather", "key", "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step",
     "timeout", "usage", "verify", "watch",
 ]  # fmt: skip
+
+if TYPE_CHECKING:
+    __version__: str
+else:
+
+    def __getattr__(name: str) -> str:
+        """The version, read when somebody asks: finding it out costs more than all of this file."""
+        if name != "__version__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib.metadata import version
+
+        return version("holdfast")

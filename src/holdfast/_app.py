@@ -6,13 +6,15 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from ._clock import Clock, SystemClock
 from ._commit import Committer
-from ._decorators import Agent
+from ._decorators import Agent, refuse_unknown
 from ._duration import Duration, seconds
+from ._frames import without_our_frames
 from ._ids import checked_run_id, checked_text, new_run_id
 from ._lease import LEASE_S, Keeper, Observer
 from ._run import Body, Scope, place
@@ -22,12 +24,17 @@ from .store import Store
 from .stores.opening import open_store
 
 if TYPE_CHECKING:
-    from ._inspect import Checkpoint, CheckpointView, Item, RunView, Summary, Verdict
+    from ._checkpoints import Checkpoint
+    from ._inspect import CheckpointView, Item, RunView, Summary, Verdict
+    from ._repair import Mending
 
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
 
 STORE_VARIABLE = "HOLDFAST_STORE"
+
+loading: ContextVar[str] = ContextVar("holdfast_loading", default="")
+"""The file that is being loaded for the agents in it, while it is: then nothing is started."""
 
 
 class RunOptions(TypedDict, total=False):
@@ -121,11 +128,15 @@ class Holdfast:
 
     def carry_out(self, order: Order) -> Any:
         """Attend to an order, blocking until it has its result."""
-        if not order.agent.is_async:
-            return attend_blocking(self.engine, order)
-        if _on_a_loop():
+        if order.agent.is_async and _on_a_loop():
             raise Misuse("hf.run blocks like asyncio.run and cannot be called on a running loop; nothing began. Use `await hf.start(...)`")
-        return asyncio.run(attend_async(self.engine, order))
+        try:
+            if order.agent.is_async:
+                return asyncio.run(attend_async(self.engine, order))
+            return attend_blocking(self.engine, order)
+        except Exception as error:
+            without_our_frames(error)
+            raise
 
     @overload
     async def start(
@@ -183,6 +194,12 @@ class Holdfast:
 
         return list(_inspect.check(self.engine, run_id))
 
+    def repair(self, run_id: str, *, dry_run: bool, by: str | None = None, reason: str = "") -> Mending:
+        """Put a damaged run back to its last good record, moving the rest aside; with dry_run=True only say what that would do."""
+        from . import _operate, _repair
+
+        return _repair.repair(self.engine, run_id, dry_run=dry_run, by=by or _operate.somebody(), reason=reason)
+
     def resolve(
         self,
         run_id: str,
@@ -224,6 +241,14 @@ class Holdfast:
         return self.carry_out(_operate.order_for(self.engine, run_id, agents, where=where, wait=wait))
 
 
+def _not_an_agent(found: Any) -> str:
+    if asyncio.iscoroutine(found):
+        found.close()
+    if callable(found):
+        return f"{getattr(found, '__name__', found)!r} is not an agent; nothing was started. Decorate it with @hf.agent"
+    return f"hf.run was given {type(found).__name__}, not an agent; nothing was started. Hand over the agent: hf.run(agent, arguments)"
+
+
 def _on_a_loop() -> bool:
     try:
         asyncio.get_running_loop()
@@ -232,14 +257,22 @@ def _on_a_loop() -> bool:
     return True
 
 
+def _refuse_while_loading() -> None:
+    if loading.get():
+        remedy = "put hf.run(...) under `if __name__ == '__main__':`"
+        raise Misuse(f"{loading.get()} starts a run while it is loaded for its agents; nothing was started: {remedy}")
+
+
 def _order(agent: Any, args: tuple[Any, ...], *, wait: bool, options: RunOptions) -> Order:
+    _refuse_while_loading()
     where = place.get()
     if isinstance(where, Body):
         raise NestedStep("hf.run", where.call.spec.name)
     if isinstance(where, Scope):
         raise Misuse("hf.run was called inside a run; nothing was started. Start the other run outside this one")
     if not isinstance(agent, Agent):
-        raise Misuse(f"{getattr(agent, '__name__', agent)!r} is not an agent; nothing was started. Decorate it with @hf.agent")
+        raise Misuse(_not_an_agent(agent))
+    refuse_unknown(options, RunOptions.__annotations__, "hf.run", "Arguments of the agent are given by position")
     run_id, tags = options.get("run_id"), options.get("tags") or {}
     order = Order(
         agent=agent, args=args, wait=wait,
@@ -285,6 +318,7 @@ async def start(
     agent: Callable[[*Ts], Any], /, *args: *Ts, store: Store | str | Path | None = None, **options: Unpack[RunOptions]
 ) -> Handle[Any]:
     """Run an agent in this event loop and give a handle to it at once; the store is closed when the run has ended."""
+    _refuse_while_loading()
     app = Holdfast(store)
     handle: Handle[Any] = await app.start(agent, *args, **options)
     handle.when_ended(app.close)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
 from types import MethodType
 from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
@@ -13,7 +14,7 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypedD
 from ._doubt import Action, Ask, Fail, Resend, Reset, Verify
 from ._drive import drive_async, drive_blocking
 from ._duration import Duration, seconds
-from ._landing import Verdict
+from ._landing import Errors, Verdict, rules_of
 from ._run import Body, Place, Scope, active, place, plain
 from ._steps import Approve, Call, Spec, life
 from .codec.orders import OrderCodec
@@ -69,7 +70,10 @@ class Step(Declared):
         if not spec.is_async:
             return drive_blocking(life(call), run, where)
         run.calls += 1
-        return _awaiting(call)
+        awaiting = _awaiting(call)
+        awaiting.__name__ = awaiting.__qualname__ = spec.name  # type: ignore[attr-defined]
+        run.unawaited[call.step_id] = (spec.name, awaiting)
+        return awaiting
 
     def _reserve(self, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The step id: a number of the scope's own, or the identity that the call brings."""
@@ -103,6 +107,7 @@ async def _awaiting(call: Call) -> Any:
     where = place.get()
     if isinstance(where, Scope):
         call.scope = where
+    call.run.unawaited.pop(call.step_id, None)
     try:
         return await drive_async(life(call), call.run, call.scope)
     finally:
@@ -160,6 +165,7 @@ class EffectOptions(StepOptions, total=False):
     """What an effect may be told beyond a step."""
 
     approve: bool | str | timedelta | Callable[..., bool] | None
+    errors: Errors
 
 
 class AgentOptions(TypedDict, total=False):
@@ -233,6 +239,7 @@ def agent(fn: Callable[P, R], /) -> Callable[P, R]: ...
 def agent(fn: None = None, /, **options: Unpack[AgentOptions]) -> Keeps: ...
 def agent(fn: Callable[..., Any] | None = None, /, **options: Unpack[AgentOptions]) -> Any:
     """Declare an agent: the function whose steps are numbered and remembered."""
+    refuse_unknown(options, AgentOptions.__annotations__, "an agent")
     if fn is None:
         return lambda later: Agent(_function(later, "agent"), **options)
     return Agent(_function(fn, "agent"), **options)
@@ -264,13 +271,17 @@ def effect(
 @overload
 def effect(*, in_doubt: Unchecked, key: str | Callable[..., str] | None = ..., **options: Unpack[EffectOptions]) -> Keeps: ...
 def effect(
+    fn: object = None,
+    /,
     *,
-    in_doubt: Verifying[..., Any] | Resetting[...] | Unchecked,
+    in_doubt: Verifying[..., Any] | Resetting[...] | Unchecked | None = None,
     key: str | Callable[..., str] | None = None,
     **options: Unpack[EffectOptions],
 ) -> Any:
     """Declare an effect: it changes the world, so it says what to do when it is not known whether it happened."""
     action = _action(in_doubt)
+    if fn is not None:
+        raise Misuse("@hf.effect takes its options in parentheses: @hf.effect(in_doubt=...)")
     approve = _approve(options.pop("approve", None))
     return lambda fn: _declared(fn, {**options, "in_doubt": action, "key": key, "approve": approve})
 
@@ -307,8 +318,27 @@ def _action(in_doubt: object) -> Action:
     )
 
 
+def refuse_unknown(given: Mapping[str, object], known: Mapping[str, object], what: str, hint: str = "") -> None:
+    """An option that does not exist must not be swallowed: it was meant to do something."""
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 2)
+            meant = f" Did you mean {' or '.join(f'{one}=' for one in close)}?" if close else f" It has: {', '.join(known)}."
+            raise Misuse(f"{what} has no option {name!r}; nothing was done.{meant}{' ' + hint if hint else ''}")
+
+
+def _refuse_wrong(name: str, given: Mapping[str, Any]) -> None:
+    retry = given.get("retry")
+    if retry is not None and not isinstance(retry, Retry):
+        raise Misuse(f"retry={retry!r} of {name!r} is not a policy. Write retry=hf.Retry(attempts=5)")
+
+
 def _declared(fn: Any, options: dict[str, Any]) -> Step:
     """A step with these options; on a decorated function a copy, in which what was not given stays as it was."""
+    if "in_doubt" in options:
+        refuse_unknown(options, {**StepOptions.__annotations__, **EffectOptions.__annotations__, "in_doubt": None, "key": None}, "an effect")
+    else:
+        refuse_unknown(options, StepOptions.__annotations__, "a step")
     given = {name: value for name, value in options.items() if value is not None and value != ()}
     if isinstance(fn, Step):
         given = {**_options_of(fn.spec), **given}
@@ -317,6 +347,7 @@ def _declared(fn: Any, options: dict[str, Any]) -> Step:
     name = given.pop("name", None) or getattr(fn, "__name__", None)
     if not name:
         raise Misuse("a callable without a name needs name=")
+    _refuse_wrong(name, given)
     is_async = _is_async(fn)
     timeout = given.pop("timeout", None)
     if timeout is not None and not is_async:
@@ -324,9 +355,9 @@ def _declared(fn: Any, options: dict[str, Any]) -> Step:
     raises = given.pop("raises", ())
     spec = Spec(
         fn=fn, name=name, is_async=is_async, timeout_s=None if timeout is None else seconds(timeout, "timeout"),
-        raises=raises if isinstance(raises, tuple) else (raises,), **given,
+        raises=raises if isinstance(raises, tuple) else (raises,), errors=rules_of(given.pop("errors", ())), **given,
     )  # fmt: skip
-    _refuse_async_probe(spec)
+    _refuse_other_probe(spec)
     return Step(spec)
 
 
@@ -334,15 +365,25 @@ def _options_of(spec: Spec) -> dict[str, Any]:
     return {
         "name": spec.name, "retry": spec.retry, "timeout": spec.timeout_s, "raises": spec.raises, "call_id": spec.call_id,
         "returns": spec.returns, "ignore": spec.ignore, "in_doubt": spec.in_doubt, "key": spec.key,
-        "approve": spec.approve,
+        "approve": spec.approve, "errors": spec.errors,
     }  # fmt: skip
 
 
-def _refuse_async_probe(spec: Spec) -> None:
+def _refuse_other_probe(spec: Spec) -> None:
+    """A probe or reset is called with the effect's arguments, in the night of the crash: better find out now whether it can be."""
     action = spec.in_doubt
     probe = action.probe if isinstance(action, Verify) else action.fn if isinstance(action, Reset) else None
-    if probe is not None and not spec.is_async and _is_async(probe):
+    if probe is None:
+        return
+    if not spec.is_async and _is_async(probe):
         raise Misuse(f"the effect {spec.name!r} is a `def` function, its probe or reset is `async def`: make both the same")
+    parameters = inspect.signature(spec.fn).parameters.values()
+    if all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters):
+        try:
+            inspect.signature(probe).bind(*parameters)
+        except TypeError as error:
+            shown, called = f"{getattr(probe, '__name__', probe)}{inspect.signature(probe)}", f"{spec.name}{inspect.signature(spec.fn)}"
+            raise Misuse(f"{shown} is called with the arguments of {called}, which does not fit: {error}") from None
 
 
 def _is_async(fn: Any) -> bool:

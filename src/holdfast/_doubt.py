@@ -117,7 +117,8 @@ def settle(call: Call, doubt: Uncertain) -> Life[Move]:
 
 def give_up(call: Call, doubt: Uncertain) -> Life[Move]:
     """Raise `InDoubt`, live now and on replay; the doubt stays open until somebody settles it."""
-    error = InDoubt(call.step_id, call.spec.name, doubt.reason)
+    tried = f"{doubt.number} attempts were made" if doubt.number > 1 else "one attempt was made"
+    error = InDoubt(call.step_id, call.spec.name, f"{doubt.reason}; {tried}, under the key {call.key}")
     outcome = rec.StepFailed(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, effect=True,
         error=failure(error), attempt=doubt.number, doubt=True,

@@ -24,6 +24,9 @@ NAMES = (
     "run.after_done",
 )
 
+BESIDE = ("repair.before", "repair.after")
+"""Places that no run passes."""
+
 _armed: dict[str, int] | None = None
 
 
@@ -31,7 +34,7 @@ def arm(spec: str) -> None:
     """Arm `name:count`; an unknown name is an error, so that a sweep cannot silently test nothing."""
     global _armed  # noqa: PLW0603 (a process has one set of failpoints)
     name, _, count = spec.partition(":")
-    if name not in NAMES:
+    if name not in (*NAMES, *BESIDE):
         raise ValueError(f"no failpoint is called {name!r}")
     _armed = {name: int(count or 1)}
 

@@ -16,8 +16,10 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 def checked_run_id(run_id: object) -> str:
     """The id, if it can safely be a file name and part of a URL."""
-    if not isinstance(run_id, str) or not RUN_ID.fullmatch(run_id):
-        raise BadRunId(str(run_id))
+    if not isinstance(run_id, str):
+        raise Misuse(f"run_id={run_id!r} is {type(run_id).__name__}; an id is text: run_id={str(run_id)!r}")
+    if not RUN_ID.fullmatch(run_id):
+        raise BadRunId(run_id)
     return run_id
 
 

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from itertools import islice
 from typing import Any
 
 from . import _records as rec
+from ._checkpoints import Checkpoint, checkpoints, message
 from ._duration import Duration, seconds
 from ._ids import checked_run_id
-from ._journal import Journal, verified
-from ._replay import History
+from ._journal import Journal, empty_head, verified
+from ._replay import History, Question
 from ._runner import Engine
 from ._steps import shown_call
-from .errors import Damaged, Misuse, Refusal, StoreError, UnknownRun
-from .store import Head, Query, Row
-
-NOTE = 80
-"""Characters of a result that a line of history shows."""
+from .errors import Damaged, Misuse, Refusal, StoreDamaged, StoreError, UnknownRun
+from .store import Head, Query, Repairable, Row
 
 MAX_LISTED = 100_000
 """Runs in one list at the most."""
 
 PAGE = 500
 """Heads that are read at a time when all are walked."""
+
+NEWEST = 200
+"""Runs among which the id that was meant is looked for."""
+
+STOPPED = "stopped"
+"""Not a status that is stored: running, says the head, and its owner is proven dead."""
+
+STATES_OF_NEED = ("waiting", "running", "failed", "blocked", "cancelled")
+"""Statuses of runs in which something may need a person."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,24 +56,8 @@ class Summary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """One line of a run's history: a step's attempt, or something that happened to the run itself."""
-
-    seq: int
-    at_us: int
-    step_id: str
-    call: str
-    state: str
-    attempt: int = 0
-    effect: bool = False
-    duration_s: float | None = None
-    key: str = ""
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """Where one run stands and what to do next."""
+    """Where one run stands and what to do next; `attempt` is how often a process has taken it up."""
 
     run_id: str
     agent: str
@@ -80,6 +74,7 @@ class RunView:
     waits: str
     note: str
     result: Any
+    state: dict[str, Any]
     tags: dict[str, str]
     usd: float
     created_us: int
@@ -103,7 +98,7 @@ class CheckpointView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """Something that needs a person, with the commands that settle it."""
+    """Something that needs a person, with the commands that settle it; `call` is the agent's, `key` what an effect sent along."""
 
     kind: str
     run_id: str
@@ -111,11 +106,14 @@ class Item:
     what: str
     since_us: int
     commands: list[str]
+    key: str = ""
+    call: str = ""
+    tags: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a check found of one run: `seq` is the first bad record, and everything before it is good."""
+    """What a check found of one run: `seq` is the first bad record, and everything before it is good, up to the step `checkpoint`."""
 
     run_id: str
     good: bool
@@ -123,6 +121,7 @@ class Verdict:
     seq: int = 0
     what: str = ""
     last_good: str = ""
+    checkpoint: str = ""
 
 
 def runs(
@@ -133,8 +132,11 @@ def runs(
         raise Misuse(f"limit={limit}: between 1 and {MAX_LISTED} runs can be listed at once")
     statuses = (status,) if isinstance(status, str) else tuple(status)
     before = None if idle is None else engine.clock.now_us() - int(seconds(idle, "idle") * 1e6)
-    query = Query(statuses=statuses, agent=agent, tags=tuple(tags.items()), idle_before_us=before, limit=limit)
-    return [_summary(engine, head) for head in engine.store.heads(query)]
+    stored = tuple("running" if each == STOPPED else each for each in statuses)
+    query = Query(statuses=stored, agent=agent, tags=tuple(tags.items()), idle_before_us=before, limit=limit)
+    found = (_summary(engine, head) for head in _pages(engine, query))
+    living = STOPPED not in statuses or "running" in statuses
+    return list(islice((run for run in found if living or run.status != "running" or not run.owner_lives), limit))
 
 
 def show(engine: Engine, run_id: str) -> RunView:
@@ -143,14 +145,14 @@ def show(engine: Engine, run_id: str) -> RunView:
     journal = Journal.load(head, rows)
     started, lines = journal.started, _told(engine, head, rows)
     assert started is not None
-    current = _current(head, lines)
+    current = _current(journal, lines)
     return RunView(
         run_id=run_id, agent=head.agent, version=started.version, status=head.status, call=shown_call(started.agent, started.args),
-        attempt=head.epoch, owner=head.owner, owner_lives=_lives(engine, head),
+        attempt=journal.claims, owner=head.owner, owner_lives=_lives(engine, head),
         steps_done=sum(line.state == "done" for line in lines if line.step_id),
         current=current, current_age_s=None if current is None else (engine.clock.now_us() - current.at_us) / 1e6,
-        last_error=_last_error(rows), waits=_waits(journal),
-        note=next((line.note for line in reversed(lines) if not line.step_id), ""),
+        last_error=_last_error(rows), waits=_waits(engine, journal), note=_stands(journal, lines),
+        state={name: _json(saved[-1][1]) for name, saved in journal.states.items()},
         result=_json(journal.verdict.value) if isinstance(journal.verdict, rec.RunDone) else None, tags=json.loads(head.tags), usd=head.usd,
         created_us=head.created_us, updated_us=head.updated_us, next_commands=_next_commands(engine, head, journal),
     )  # fmt: skip
@@ -167,7 +169,7 @@ def show_at(engine: Engine, run_id: str, step_id: str) -> CheckpointView:
     lines = _told(engine, head, rows)
     mine = [line for line in lines if line.step_id == step_id]
     if not mine:
-        steps = ", ".join(dict.fromkeys(line.step_id for line in lines if line.step_id)) or "none"
+        steps = ", ".join(dict.fromkeys(line.step_id for line in lines if line.call)) or "none"
         raise Refusal(f"run {run_id!r} has no step {step_id!r}; it has: {steps[:300]}")
     records = [(row, record) for row, record in verified(head, rows) if record.step_id == step_id]
     last_seq = records[-1][0].seq
@@ -184,12 +186,12 @@ def show_at(engine: Engine, run_id: str, step_id: str) -> CheckpointView:
 
 
 def inbox(engine: Engine) -> list[Item]:
-    """What needs a person: doubts, blocked and damaged runs."""
+    """What needs a person: doubts, those of cancelled runs too, questions, blocked and damaged runs."""
     items: list[Item] = []
-    for head in walk(engine, ("waiting", "failed", "blocked")):
+    for head in walk(engine, STATES_OF_NEED):
         try:
             found = engine.store.load(head.run_id)
-            items += [] if found is None else _items(*found)
+            items += [] if found is None else _items(engine, *found)
         except (Damaged, StoreError) as error:
             items.append(_damaged(head, error))
     return items
@@ -197,26 +199,50 @@ def inbox(engine: Engine) -> list[Item]:
 
 def check(engine: Engine, run_id: str | None) -> Iterator[Verdict]:
     """Verify one run or all, one by one."""
-    heads = [_head(engine, run_id)] if run_id is not None else walk(engine, ())
-    for head in heads:
-        yield check_run(engine, head)
+    if run_id is not None:
+        yield check_run(engine, _known(engine, run_id))
+        return
+    for head in walk(engine, ()):
+        yield check_run(engine, head.run_id)
 
 
-def check_run(engine: Engine, head: Head) -> Verdict:
+def check_run(engine: Engine, run_id: str) -> Verdict:
     """Walk one run from its first record to the last that is good."""
-    good = 0
-    last = ""
+    good: list[rec.Record] = []
+    what, seq = "", 0
     try:
-        found = engine.store.load(head.run_id)
-        if found is None:
-            return Verdict(run_id=head.run_id, good=False, records=0, seq=1, what="it cannot be found by its id")
-        for row, _ in verified(*found):
-            good, last = row.seq, f"{row.kind} {row.step_id}".strip()
+        found = engine.store.load(run_id) or _without_head(engine, run_id)
+        for _, record in verified(*found):
+            good.append(record)
     except Damaged as damage:
-        return Verdict(run_id=head.run_id, good=False, records=good, seq=damage.seq, what=damage.what, last_good=last)
+        what, seq = damage.what, damage.seq
     except StoreError as error:
-        return Verdict(run_id=head.run_id, good=False, records=good, seq=good + 1, what=str(error), last_good=last)
-    return Verdict(run_id=head.run_id, good=True, records=good, last_good=last)
+        what, seq = str(error), len(good) + 1
+    last = f"{good[-1].kind} {good[-1].step_id}".strip() if good else ""
+    return Verdict(run_id=run_id, good=not what, records=len(good), seq=seq, what=what, last_good=last, checkpoint=checkpoint_of(good))
+
+
+def checkpoint_of(records: Sequence[rec.Record]) -> str:
+    """The last finished step among these records, as a person would name it."""
+    done = [record for record in records if isinstance(record, rec.StepDone | rec.StepFailed)]
+    return f"step {done[-1].step_id}, {done[-1].name}" if done else ""
+
+
+def _known(engine: Engine, run_id: str) -> str:
+    """The id, if anything at all is stored under it."""
+    with contextlib.suppress(StoreDamaged):  # then there is something
+        if engine.store.head(checked_run_id(run_id)) is None and not _strays(engine, run_id):
+            raise _unknown(engine, run_id)
+    return run_id
+
+
+def _without_head(engine: Engine, run_id: str) -> tuple[Head, list[Row]]:
+    """The rows of a run whose head is gone, behind one that they cannot agree with."""
+    return empty_head(run_id)._replace(status="gone"), _strays(engine, run_id)
+
+
+def _strays(engine: Engine, run_id: str) -> list[Row]:
+    return engine.store.found(run_id)[1] if isinstance(engine.store, Repairable) else []
 
 
 def walk(engine: Engine, statuses: Sequence[str]) -> Iterator[Head]:
@@ -227,19 +253,27 @@ def walk(engine: Engine, statuses: Sequence[str]) -> Iterator[Head]:
         after = page[-1].run_id
 
 
+def _pages(engine: Engine, query: Query) -> Iterator[Head]:
+    """The heads that match, the one that changed last first, page by page."""
+    while page := engine.store.heads(query):
+        yield from page
+        if len(page) < query.limit:
+            return
+        query = query._replace(offset=query.offset + len(page))
+
+
 def loaded(engine: Engine, run_id: str) -> tuple[Head, list[Row]]:
     """The head and rows of a run that must exist."""
     found = engine.store.load(checked_run_id(run_id))
     if found is None:
-        raise UnknownRun(run_id, engine.store.url)
+        raise _unknown(engine, run_id)
     return found
 
 
-def _head(engine: Engine, run_id: str) -> Head:
-    head = engine.store.head(checked_run_id(run_id))
-    if head is None:
-        raise UnknownRun(run_id, engine.store.url)
-    return head
+def _unknown(engine: Engine, run_id: str) -> UnknownRun:
+    """The error for an id that nobody has, with the one that may have been meant."""
+    near = get_close_matches(run_id, [head.run_id for head in engine.store.heads(Query(limit=NEWEST))], n=1)
+    return UnknownRun(run_id, engine.store.url, near[0] if near else "")
 
 
 def _summary(engine: Engine, head: Head) -> Summary:
@@ -269,117 +303,17 @@ def _json(data: bytes | None) -> Any:
     return None if data is None else json.loads(data)
 
 
-@dataclass(slots=True)
-class _Folding:
-    """Lines under construction: a step's line is begun by its intent and finished by its outcome."""
-
-    lines: list[Checkpoint] = field(default_factory=list)
-    open: dict[str, int] = field(default_factory=dict)
-    args: dict[str, bytes] = field(default_factory=dict)
-
-    def begin(self, row: Row, record: rec.StepStarted) -> None:
-        self.open[record.step_id] = len(self.lines)
-        self.args[record.step_id] = record.args or b"{}"
-        self.lines.append(_line(row, record, state="started", call=shown_call(record.name, record.args), key=record.key))
-
-    def finish(self, row: Row, record: Any, state: str, note: str = "") -> None:
-        index = self.open.pop(record.step_id, None)
-        begun = self.lines[index] if index is not None else None
-        started_us = begun.at_us if begun else (getattr(record, "started_us", 0) or row.at_us)
-        call = begun.call if begun else shown_call(record.name, record.args or self.args.get(record.step_id))
-        duration_s = (row.at_us - started_us) / 1e6
-        line = _line(row, record, state=state, call=call, key=begun.key if begun else "", note=note, duration_s=duration_s)
-        if index is None:
-            self.lines.append(line)
-        else:
-            self.lines[index] = line
-
-    def break_off(self) -> None:
-        """Nobody is left to finish what is open: a step was broken off, of an effect it is not known whether it happened."""
-        for index in self.open.values():
-            line = self.lines[index]
-            self.lines[index] = replace(line, state="in doubt" if line.effect else "broken off", note="its process ended in the middle")
-        self.open.clear()
-
-
 def _told(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Checkpoint]:
     """The lines of a run as they stand now: what was begun and has nobody left to finish it was broken off."""
-    return _lines(head, rows, abandoned=not _lives(engine, head))
+    return checkpoints(head, rows, abandoned=not _lives(engine, head))
 
 
-def _lines(head: Head, rows: Sequence[Row], *, abandoned: bool) -> list[Checkpoint]:
-    """The rows of a run as lines for people."""
-    folding = _Folding()
-    for row, record in verified(head, rows):
-        match record:
-            case rec.StepStarted():
-                folding.begin(row, record)
-            case rec.StepDone():
-                folding.finish(row, record, "done", _done_note(record))
-            case rec.StepFailed():
-                folding.finish(row, record, "in doubt" if record.doubt else "failed", _message(record.error))
-            case rec.AttemptFailed():
-                folding.finish(row, record, "in doubt" if record.landed == "unknown" else "attempt failed", _message(record.error))
-            case rec.StepBrokenOff():
-                folding.finish(row, record, "broken off", f"by {record.cause}" if record.cause else "")
-            case rec.StateSaved() | rec.TimeRead():
-                pass
-            case _:
-                if isinstance(record, rec.RunResumed):
-                    folding.break_off()
-                folding.lines.append(_line(row, record, state=record.kind.replace(".", " "), call="", note=_note(record)))
-    if abandoned:
-        folding.break_off()
-    return folding.lines
-
-
-def _line(
-    row: Row, record: rec.Record, *, state: str, call: str, key: str = "", note: str = "", duration_s: float | None = None
-) -> Checkpoint:
-    return Checkpoint(
-        seq=row.seq, at_us=row.at_us, step_id=record.step_id, call=call, state=state, key=key, note=note, duration_s=duration_s,
-        attempt=getattr(record, "attempt", 0), effect=getattr(record, "effect", False),
-    )  # fmt: skip
-
-
-def _done_note(record: rec.StepDone) -> str:
-    if record.not_kept:
-        return f"result not kept: {record.shown}"
-    shown = (record.value or b"").decode("utf-8", "replace")
-    return shown if len(shown) <= NOTE else shown[: NOTE - 3] + "..."
-
-
-def _message(error: rec.Json) -> str:
-    return f"{error.get('type')}: {error.get('message')}"[:200]
-
-
-def _note(record: rec.Record) -> str:
-    match record:
-        case rec.RunStarted():
-            return f"by {record.owner}"
-        case rec.RunResumed():
-            behind = f", behind {', '.join(record.cleared)}" if record.cleared else ""
-            return f"{record.why}{', by ' + record.owner if record.owner else ''}{behind}"
-        case rec.RunFailed() | rec.RunBlocked():
-            return _message(record.error)
-        case rec.RunCancelled():
-            return f"by {record.by}{': ' + record.reason if record.reason else ''}"
-        case rec.RunWaiting():
-            return record.waits
-        case rec.RunReleased():
-            return record.reason
-        case rec.DoubtOpened():
-            return f"{record.reason} -> {record.action}"
-        case rec.DoubtSettled():
-            return f"{record.verdict} says {record.by}{': ' + record.reason if record.reason else ''}"
-    return ""
-
-
-def _current(head: Head, lines: Sequence[Checkpoint]) -> Checkpoint | None:
-    """The step at which a run that is not final stands: one that is open, else the last one if it is not done."""
-    if head.status in ("done", "cancelled"):
-        return None
+def _current(journal: Journal, lines: Sequence[Checkpoint]) -> Checkpoint | None:
+    """The step at which a run that is not final stands: one that is open, else the last one if it is not done; or what stays in doubt."""
     calls = {line.step_id: line for line in lines if line.call}
+    if journal.head.status in ("done", "cancelled"):
+        left = [step_id for step_id, _ in _doubts(journal)]
+        calls = {step_id: line for step_id, line in calls.items() if step_id in left}
     unfinished = [line for line in calls.values() if line.state in ("started", "in doubt", "broken off")]
     last = max(unfinished or calls.values(), key=lambda line: line.seq, default=None)
     if last is None or last.state == "done":
@@ -388,12 +322,28 @@ def _current(head: Head, lines: Sequence[Checkpoint]) -> Checkpoint | None:
     return last if word.state != "doubt settled" else replace(last, state=word.state, note=word.note, at_us=word.at_us)
 
 
-def _waits(journal: Journal) -> str:
+def _stands(journal: Journal, lines: Sequence[Checkpoint]) -> str:
+    """What was said last about the run as a whole; of a blocked one, what does not fit."""
+    if journal.head.status == "blocked" and isinstance(journal.verdict, rec.RunBlocked):
+        return _mismatch(journal.verdict.error)
+    return next((line.note for line in reversed(lines) if line.state.startswith("run ")), "")
+
+
+def _mismatch(error: rec.Json) -> str:
+    match error.get("state"):
+        case {"step_id": step_id, "recorded": recorded, "requested": requested}:
+            return f"step {step_id} was {recorded} when it was recorded; the code now {requested}"
+        case {"step_id": step_id, "name": name, "reason": reason}:
+            return f"the recorded result of step {step_id}, {name}, does not fit its type any more: {reason}"
+    return message(error)
+
+
+def _waits(engine: Engine, journal: Journal) -> str:
     """What a waiting run wants to know, without the commands that answer it."""
     if journal.head.status != "waiting":
         return ""
-    asked = [f"did {shown_call(found.name, found.args)} at step {step_id} happen?{_because(found)}" for step_id, found in _doubts(journal)]
-    return " ".join(asked) or journal.head.note
+    doubts = [f"did {shown_call(found.name, found.args)} at step {step_id} happen?{_because(found)}" for step_id, found in _doubts(journal)]
+    return " ".join([*doubts, *(asked.opened.question for _, asked in _asks(engine, journal))]) or journal.head.note
 
 
 def _because(found: History) -> str:
@@ -403,51 +353,85 @@ def _because(found: History) -> str:
 def _last_error(rows: Sequence[Row]) -> str:
     for row in reversed(rows):
         if row.kind in (rec.RunFailed.kind, rec.RunBlocked.kind, rec.StepFailed.kind, rec.AttemptFailed.kind):
-            return _message(json.loads(row.body)["error"])
+            return message(json.loads(row.body)["error"])
     return ""
 
 
 def _next_commands(engine: Engine, head: Head, journal: Journal) -> list[str]:
-    doubts = [command for step_id, found in _doubts(journal) for command in _settling(head.run_id, step_id, found)]
-    if doubts:
-        return doubts
+    settling = [command for step_id, _ in _doubts(journal) for command in _settling(head.run_id, step_id)]
+    answering = [command for ask_id, _ in _asks(engine, journal) for command in _answering(head.run_id, ask_id)]
+    if settling or answering:
+        return settling + answering
     match head.status:
         case "done" | "cancelled":
             return []
         case "running" if _lives(engine, head):
             return [f"holdfast history {head.run_id}"]
+        case "blocked":
+            return _unblocking(head.run_id)
         case _:
             return [f"holdfast resume {head.run_id} --here APP.py"]
 
 
 def _doubts(journal: Journal) -> list[tuple[str, History]]:
-    """Doubts that wait for a person: those of a run that nobody executes."""
-    return journal.open_doubts() if journal.head.status in ("waiting", "failed", "blocked") else []
+    """Doubts that wait for a person: all those of a run that nobody executes, and those that whoever executes it asks about."""
+    match journal.head.status:
+        case "waiting" | "failed" | "blocked" | "cancelled":
+            return journal.open_doubts(ended=True)
+        case "running":
+            return [(step_id, found) for step_id, found in journal.open_doubts() if found.doubt and found.doubt.action == "ask"]
+        case _:
+            return []
 
 
-def _settling(run_id: str, step_id: str, found: History) -> list[str]:
-    del found
+def _asks(engine: Engine, journal: Journal) -> list[tuple[str, Question]]:
+    """Questions that can still be answered."""
+    if journal.head.status in ("done", "cancelled"):
+        return []
+    now_us = engine.clock.now_us()
+    return [(ask_id, asked) for ask_id, asked in journal.open_asks() if not asked.too_late(now_us)]
+
+
+def _settling(run_id: str, step_id: str) -> list[str]:
     step = shlex.quote(step_id)  # it may come from a model's tool call, and the command is made to be pasted
     return [f"holdfast resolve {run_id} {step} --landed RESULT", f"holdfast resolve {run_id} {step} --not-landed"]
 
 
-def _items(head: Head, rows: Sequence[Row]) -> list[Item]:
+def _answering(run_id: str, ask_id: str) -> list[str]:
+    ask = shlex.quote(f"{run_id}/{ask_id}")
+    return [f"holdfast answer {ask} yes", f"holdfast answer {ask} no"]
+
+
+def _unblocking(run_id: str) -> list[str]:
+    return [f"holdfast resume {run_id} --here OLD_APP.py", f"holdfast cancel {run_id}"]
+
+
+def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
     journal = Journal.load(head, rows)
-    items = [
+    assert journal.started is not None
+    call, tags = shown_call(journal.started.agent, journal.started.args), _tags(head)
+    doubts = [
         Item(
-            kind="doubt", run_id=head.run_id, step_id=step_id, since_us=found.started_us or head.updated_us,
+            kind="doubt", run_id=head.run_id, step_id=step_id, since_us=found.started_us or head.updated_us, key=found.key,
             what=f"did {shown_call(found.name, found.args)} happen? {found.doubt.reason if found.doubt else ''}".strip(),
-            commands=_settling(head.run_id, step_id, found),
+            commands=_settling(head.run_id, step_id), call=call, tags=tags,
         )
         for step_id, found in _doubts(journal)
     ]  # fmt: skip
-    if head.status == "blocked":
-        step_id = journal.verdict.step_id if isinstance(journal.verdict, rec.RunBlocked) else ""
-        commands = [f"holdfast resume {head.run_id} --here APP.py", f"holdfast cancel {head.run_id}"]
-        items.append(
-            Item(kind="blocked", run_id=head.run_id, step_id=step_id, what=head.note, since_us=head.updated_us, commands=commands)
+    asks = [
+        Item(
+            kind=asked.opened.topic, run_id=head.run_id, step_id=ask_id, since_us=asked.at_us, what=asked.opened.question,
+            commands=_answering(head.run_id, ask_id), call=call, tags=tags,
         )
-    return items
+        for ask_id, asked in _asks(engine, journal)
+    ]  # fmt: skip
+    if head.status != "blocked" or not isinstance(journal.verdict, rec.RunBlocked):
+        return doubts + asks
+    blocked = Item(
+        kind="blocked", run_id=head.run_id, step_id=journal.verdict.step_id, since_us=head.updated_us,
+        what=_mismatch(journal.verdict.error), commands=_unblocking(head.run_id), call=call, tags=tags,
+    )  # fmt: skip
+    return [*doubts, *asks, blocked]
 
 
 def _damaged(head: Head, error: Exception) -> Item:

@@ -63,8 +63,9 @@ def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
             return head._replace(status="waiting", owner=None, note=record.waits, wake_us=record.wake_us or None)
         case rec.RunReleased():
             return head._replace(status="queued", owner=None, note=record.reason)
-        case rec.RunBlocked():
-            return head._replace(status="blocked", owner=None, note=_short(record.error))
+        case rec.RunBlocked() | rec.RunRepaired():
+            note = _short(record.error) if isinstance(record, rec.RunBlocked) else _repaired(head.run_id, record)
+            return head._replace(status="blocked", owner=None, note=note, wake_us=None)
     return head
 
 
@@ -75,6 +76,11 @@ def at_position(head: Head, row: Row) -> Head:
 
 def _short(error: rec.Json) -> str:
     return f"{error.get('type', 'error')}: {error.get('message', '')}"[:300]
+
+
+def _repaired(run_id: str, record: rec.RunRepaired) -> str:
+    unknown = f"; {record.unreadable} could not be read: an effect may have happened that is not known" if record.unreadable else ""
+    return f"repaired: its records from {record.bad_seq} on were lost{unknown}. Look, then: holdfast resume {run_id}"
 
 
 def record_of(row: Row) -> rec.Record:
@@ -104,13 +110,17 @@ def verified(head: Head, rows: Sequence[Row]) -> Iterator[tuple[Row, rec.Record]
 
 
 def _compare_heads(stored: Head, computed: Head) -> None:
-    if stored.seq > computed.seq:
+    if _number(stored.seq) > computed.seq:
         missing = f"the head says seq={stored.seq}, its records end at {computed.seq}: the others are missing"
         raise Damaged(stored.run_id, computed.seq + 1, missing)
     for name, kept, expected in zip(Head._fields, stored, computed, strict=True):
         if kept != expected:
             seq = computed.seq + 1 if name in ("seq", "digest") else computed.seq
             raise Damaged(stored.run_id, seq, f"the head says {name}={_shown(kept)}, its records say {_shown(expected)}")
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def _shown(value: object) -> str:
@@ -128,8 +138,8 @@ class Journal:
     """The records of one run that this process knows, and the place where the next ones are sealed."""
 
     __slots__ = (
-        "_unsettled", "asks", "broken", "groups", "head", "histories", "looks", "prints", "silences", "started", "states", "takes", "times",
-        "verdict",
+        "_unsettled", "asks", "broken", "claims", "groups", "head", "histories", "looks", "prints", "silences", "started", "states",
+        "takes", "times", "verdict",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
@@ -137,6 +147,7 @@ class Journal:
         self.histories: dict[str, History] = {}
         self._unsettled: dict[str, History] = {}
         self.groups: set[str] = set()
+        self.claims = 0
         self.asks: dict[str, Question] = {}
         self.prints: dict[str, rec.Json] = {}
         self.looks: dict[str, int] = {}
@@ -144,7 +155,7 @@ class Journal:
         self.states: dict[str, list[tuple[int, bytes]]] = {}
         self.times: dict[str, list[int]] = {}
         self.started: rec.RunStarted | None = None
-        self.verdict: rec.RunDone | rec.RunFailed | rec.RunCancelled | rec.RunBlocked | rec.RunWaiting | None = None
+        self.verdict: rec.RunDone | rec.RunFailed | rec.RunCancelled | rec.RunBlocked | rec.RunRepaired | rec.RunWaiting | None = None
         self.takes: list[int] = []
         self.broken: Unwinding | None = None
 
@@ -168,7 +179,7 @@ class Journal:
         head, rows = self.head, []
         epoch, seq, digest = head.epoch, head.seq, head.digest
         for record in records:
-            epoch += isinstance(record, rec.RunStarted | rec.RunResumed)
+            epoch += isinstance(record, rec.RunStarted | rec.RunResumed | rec.RunRepaired)
             seq += 1
             parts = (seq, epoch, at_us, record.kind, record.step_id, rec.to_body(record), record.value, record.args)
             digest = chain(digest, head.run_id, Row(*parts, b""))
@@ -214,11 +225,13 @@ class Journal:
         match record:
             case rec.RunStarted():
                 self.started = record
+                self.claims += bool(record.owner)
             case rec.RunResumed():
+                self.claims += bool(record.owner)
                 if record.silent:
                     self.silences.append((row.epoch, row.at_us))
                 self._go_behind(record.cleared)
-            case rec.RunDone() | rec.RunFailed() | rec.RunCancelled() | rec.RunBlocked() | rec.RunWaiting():
+            case rec.RunDone() | rec.RunFailed() | rec.RunCancelled() | rec.RunBlocked() | rec.RunRepaired() | rec.RunWaiting():
                 self.verdict = record
             case _ if isinstance(record, STEP_KINDS):
                 self._fold_step(record, row)
@@ -254,7 +267,8 @@ class Journal:
         history = self.histories.get(record.step_id)
         if history is None:
             history = self.histories[record.step_id] = History()
-            self.groups.update(_groups_above(record.step_id))
+            if not getattr(record, "lost", False):
+                self.groups.update(_groups_above(record.step_id))
         history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)
         if history.effect and not isinstance(record, rec.StepDone):
             self._unsettled[record.step_id] = history

@@ -13,6 +13,7 @@ from ._ids import checked_text
 from ._inspect import loaded
 from ._journal import Journal
 from ._runner import Engine, Order, escaped, silent
+from ._steps import shown_call
 from .errors import LeaseLost, Refusal, UnknownAgent, Unwinding
 from .store import Head
 
@@ -43,18 +44,24 @@ def resolve(engine: Engine, run_id: str, step_id: str, *, landed: object, not_la
     record = rec.DoubtSettled(step_id=step_id, verdict=verdict, by=by, reason=reason, value=data)
 
     def still_open(journal: Journal, *, owned: bool) -> None:
-        _refuse_final(journal.head)
         history = journal.histories.get(step_id)
+        if journal.head.status != "cancelled" or history is None or not history.open_doubt(journal.head.epoch + 1):
+            _refuse_final(journal.head)
         if history is None:
             raise Refusal(f"run {run_id!r} has no step {step_id!r}; nothing was changed. `holdfast inbox` lists the open doubts")
         if owned and not history.put_to_a_person():
             raise Refusal(f"run {run_id!r} executes now and is finding out about step {step_id} by itself; nothing was changed")
+        if history.result_is_missing() and not not_landed:
+            return
         if not history.open_doubt(journal.head.epoch if owned else journal.head.epoch + 1):
             raise Refusal(f"step {step_id} of run {run_id!r} is not in doubt{_settled_by(history.settled)}; nothing was changed")
 
     owned = _tell(engine, run_id, still_open, [record], kind="settle", letter=letter, why=f"resolve by {by}")
     if owned:
         return EXECUTES
+    head = engine.store.head(run_id)
+    if head is not None and head.status == "cancelled":
+        return f"the run stays cancelled; what is true of step {step_id} is recorded"
     return f"the run is ready to go on: holdfast resume {run_id} --here APP.py"
 
 
@@ -89,7 +96,14 @@ def cancel(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
 
     record = rec.RunCancelled(by=checked_text(by, "by"), reason=checked_text(reason, "reason"))
     owned = _tell(engine, run_id, not_final, [record], kind="cancel", letter={"by": by, "reason": reason}, why=f"cancel by {by}")
-    return "its owner has been told to stop" if owned else "the run is cancelled"
+    return "its owner has been told to stop" if owned else f"the run is cancelled{_left_in_doubt(engine, run_id)}"
+
+
+def _left_in_doubt(engine: Engine, run_id: str) -> str:
+    """The doubts that outlive their run: what nobody knows about the world is not closed with it."""
+    doubts = Journal.load(*loaded(engine, run_id)).open_doubts(ended=True)
+    told = [f"; step {step_id} {shown_call(found.name, found.args)} stays in doubt, key {found.key}" for step_id, found in doubts]
+    return "".join([*told, ". `holdfast inbox` lists it until it is resolved"] if told else [])
 
 
 def resume(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
@@ -129,7 +143,8 @@ def _tell(engine: Engine, run_id: str, allowed: Any, records: list[rec.Record], 
         if owned:
             engine.store.post(run_id, kind, json.dumps(letter).encode(), engine.clock.now_us())
             return True
-        if _claimed(engine, journal, [_resumed(engine, journal, why), *records]):
+        taken = [] if journal.head.status == "cancelled" else [_resumed(engine, journal, why)]  # what is closed is not opened again
+        if _claimed(engine, journal, [*taken, *records]):
             return False
     raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
 

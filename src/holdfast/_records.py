@@ -109,6 +109,23 @@ class RunBlocked(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunRepaired(Record):
+    """The records from `bad_seq` on were damaged: `moved` of them were moved aside, `unreadable` could not be read or were not there.
+
+    `escaped` are the failures that had ended the run in the part that is good.
+    """
+
+    kind = "run.repaired"
+    bad_seq: int
+    what: str
+    by: str
+    reason: str = ""
+    moved: int = 0
+    unreadable: int = 0
+    escaped: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepStarted(Record):
     """A step's body is about to begin. For an effect this is the intent, durable before the body runs."""
 
@@ -180,13 +197,19 @@ class StepBrokenOff(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoubtOpened(Record):
-    """It is not known whether an effect happened; `action` is what in_doubt says, or why it became "ask"."""
+    """It is not known whether an effect happened; `action` is what in_doubt says, or why it became "ask".
+
+    `lost` where only records that a repair moved aside told of it, or could have.
+    """
 
     kind = "doubt.opened"
     name: str
     fingerprint: str
     reason: str
     action: str
+    lost: bool = False
+    key: str = ""
+    args_sha: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +289,7 @@ class TimeRead(Record):
 KINDS: dict[str, type[Record]] = {
     cls.kind: cls
     for cls in (
-        RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked,
+        RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunRepaired,
         StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
         DoubtOpened, DoubtSettled, AskOpened, AskAnswered, WatchTaken, WatchDrifted, TimeoutFired, StateSaved, TimeRead,
     )

@@ -12,11 +12,14 @@
 | safe step without outcome; effect known not to have happened | Execute, next attempt |
 | effect with an intent and no outcome                | Doubt      |
 | a doubt that was settled as landed                  | Landed     |
+
+An effect of which only records that a repair moved aside had told does not bind the code once a person has settled it: something else
+may be called there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from . import _records as rec
@@ -44,6 +47,7 @@ class History:
     settled: rec.DoubtSettled | None = None
     answered: bool = False
     unsure: bool = False
+    lost: bool = False
 
     def fold(self, record: rec.Record, *, seq: int, at_us: int, epoch: int) -> None:
         """Take one more record of this step into account."""
@@ -55,7 +59,7 @@ class History:
                 self.attempts, self.started_us, self.started_epoch = record.attempt, at_us, epoch
                 self.first_us = self.first_us or at_us
                 self.trouble = self.doubt = self.settled = None
-                self.answered = False
+                self.answered = self.lost = False
             case rec.AttemptFailed():
                 self._identify(record.name, record.fingerprint, effect=self.effect)
                 self.attempts, self.trouble = record.attempt, record
@@ -74,12 +78,20 @@ class History:
                 self._identify(record.name, record.fingerprint, effect=True)
                 self.doubt = record
                 self.settled = None
+                if record.lost:
+                    self._reopen(record)
             case rec.DoubtSettled():
-                self.settled = record
-                if record.verdict != "unknown":
-                    self.doubt = None
+                self._settle(record)
             case _:
                 raise AssertionError(f"a {record.kind} record does not belong to a step")
+
+    def _settle(self, record: rec.DoubtSettled) -> None:
+        if isinstance(self.outcome, rec.StepDone) and self.outcome.not_kept:
+            self.outcome = replace(self.outcome, value=record.value, not_kept="", shown="")
+            return
+        self.settled = record
+        if record.verdict != "unknown":
+            self.doubt = None
 
     def clear_failure(self) -> None:
         """Go behind a failure that had ended the run: the step is decided anew. A failure without a doubt had said what is true."""
@@ -103,6 +115,10 @@ class History:
         known_not = isinstance(self.trouble, rec.AttemptFailed) and self.trouble.landed == "no"
         return self.started_us > 0 and self.started_epoch < epoch and not known_not
 
+    def result_is_missing(self) -> bool:
+        """Whether the effect is known to have happened, but not what it returned."""
+        return isinstance(self.outcome, rec.StepDone) and bool(self.outcome.not_kept)
+
     def put_to_a_person(self) -> bool:
         """Whether nobody but a person is to say what is true; otherwise whoever executes the run is finding out."""
         return self.outcome is not None or self.doubt is None or self.doubt.action in ("ask", "fail")
@@ -113,6 +129,12 @@ class History:
             return False
         known_not = isinstance(self.trouble, rec.AttemptFailed) and self.trouble.landed == "no"
         return self.unsure or (self.started_us > 0 and not known_not)
+
+    def _reopen(self, record: rec.DoubtOpened) -> None:
+        """Records that are lost may have gone on from here: whatever was said before, only a person can say what is true."""
+        self.outcome, self.outcome_seq, self.answered = None, 0, False
+        self.lost = self.started_us == 0
+        self.key, self.args = record.key or self.key, record.args or self.args
 
     def _identify(self, name: str, fingerprint: str, *, effect: bool) -> None:
         self.name, self.fingerprint, self.effect = name, fingerprint, effect
@@ -197,7 +219,7 @@ def decide(history: History | None, *, name: str, fingerprint: str, effect: bool
     if not history.name:
         return Execute(1)
     if (history.name, history.fingerprint) != (name, fingerprint):
-        return Mismatch(history.name)
+        return Execute(1) if _let_go(history, name) else Mismatch(history.name)
     match history.outcome:
         case rec.StepDone():
             return Return(history.outcome_seq, history.outcome)
@@ -208,6 +230,13 @@ def decide(history: History | None, *, name: str, fingerprint: str, effect: bool
     if not effect and not history.effect:
         return Execute(history.attempts + 1)
     return _decide_unfinished(history)
+
+
+def _let_go(history: History, name: str) -> bool:
+    """Whether another call may stand here: a repair had only found traces of this one, and a person has said what became of it."""
+    if not history.lost or history.settled is None or history.settled.verdict == "unknown":
+        return False
+    return history.settled.verdict == "not_landed" or history.name != name
 
 
 def _decide_unfinished(history: History) -> Decision:
@@ -223,7 +252,8 @@ def _decide_unfinished(history: History) -> Decision:
         case rec.AttemptFailed(landed="no") if history.doubt is None:
             return Execute(history.attempts + 1)
         case rec.AttemptFailed():
-            return Doubt(str(history.trouble.error.get("message", "")) or "an error", history.attempts, asked)
+            error = history.trouble.error
+            return Doubt(f"{error.get('type')}: {error.get('message')}", history.attempts, asked)
         case rec.StepBrokenOff():
             return Doubt("its body was broken off", history.attempts, asked)
     if history.started_us == 0:

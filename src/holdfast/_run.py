@@ -12,8 +12,8 @@ import contextvars
 import random
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 from . import _records as rec
 from ._clock import Clock
@@ -213,6 +213,7 @@ class Run:
         self.concluding = False
         self.root: asyncio.Task[object] | None = None
         self.unkept: NotKept | None = None
+        self.unawaited: dict[str, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self.watching: dict[str, Watched] = {}
         self.watch_calls: dict[str, int] = {}
         self.unchecked = set(journal.prints)

@@ -25,6 +25,7 @@ from ._drive import drive_async, drive_blocking
 from ._failpoints import reach
 from ._journal import Journal, args_digest
 from ._lease import Keeper, Observer, deliver
+from ._replay import DIED, History
 from ._run import Run, Scope, active, place
 from ._steps import Call, Spec, life, shown_call
 from .codec.failures import failure
@@ -33,6 +34,7 @@ from .errors import (
     Cancelled,
     HoldfastError,
     LeaseLost,
+    NotAwaited,
     NotKept,
     Parked,
     ReplayMismatch,
@@ -40,6 +42,7 @@ from .errors import (
     RunConflict,
     RunFailed,
     RunInterrupted,
+    RunRepaired,
     RunWaiting,
     Stopped,
     StoreError,
@@ -116,7 +119,7 @@ def attend(engine: Engine, order: Order) -> Errand:
                 raise
             if not announced:
                 announced = True
-                sys.stderr.write(f"holdfast: {waiting}\n")
+                sys.stderr.write(f"holdfast: {waiting.while_it_waits()}\n")
         except Stopped as stopped:
             raise stopped.error from stopped
         finally:
@@ -228,7 +231,8 @@ def silent(engine: Engine, head: Head) -> bool:
 
 def escaped(journal: Journal) -> list[str]:
     """The steps whose failures ended the run: whoever goes on with it goes behind them."""
-    return list(journal.verdict.escaped) if journal.head.status == "failed" and isinstance(journal.verdict, rec.RunFailed) else []
+    verdict, stopped = journal.verdict, journal.head.status in ("failed", "blocked")
+    return list(verdict.escaped) if stopped and isinstance(verdict, rec.RunFailed | rec.RunRepaired) else []
 
 
 def _started(engine: Engine, order: Order) -> rec.RunStarted:
@@ -253,6 +257,8 @@ def _refuse_conflict(order: Order, journal: Journal) -> None:
     same = started.agent == order.agent.name and (order.recorded_arguments or started.fingerprint == order.fingerprint())
     if not same:
         raise RunConflict(order.run_id, shown_call(started.agent, started.args), shown_call(order.agent.name, order.encoded()))
+    if journal.head.status == "blocked" and isinstance(journal.verdict, rec.RunRepaired) and not order.recorded_arguments:
+        raise RunRepaired(order.run_id, journal.head.note)
 
 
 def _result(order: Order, journal: Journal) -> Any:
@@ -394,7 +400,10 @@ def conclude(run: Run, order: Order, outcome: Returned | Raised, ended: BaseExce
             raise RunCancelled(run.id, ended.by, ended.reason)
         case Exception():
             yield from _refuse_unasked(run, ended)
-            yield Commit([rec.RunFailed(error=failure(ended), escaped=sorted(set(_blamed(run.id, ended))))])
+            escaped = sorted(set(_blamed(run.id, ended)))
+            yield Commit([rec.RunFailed(error=failure(ended), escaped=escaped)])
+            at = f" at step {', '.join(escaped)}" if escaped else ""
+            ended.add_note(f"run {run.id!r} failed{at}; finished steps are kept, and the same line again goes on from there")
             raise ended
         case _:
             yield Commit([rec.RunReleased(reason=f"interrupted by {type(ended).__name__}")])
@@ -403,6 +412,7 @@ def conclude(run: Run, order: Order, outcome: Returned | Raised, ended: BaseExce
 
 def _returned(run: Run, order: Order, value: Any) -> Life[Any]:
     yield from _refuse_unasked(run)
+    yield from _refuse_unawaited(run)
     try:
         data, kept = order.agent.codec().keep(value)
     except NotKept as error:
@@ -423,11 +433,16 @@ def _waiting(run: Run) -> Life[RunWaiting]:
     if not doubts and not asks:
         yield Commit([rec.RunReleased(reason="woken while it parked")])
         return RunWaiting(run.id, "for nothing any more")
-    questions = [f"did {shown_call(history.name, history.args)} at step {step_id} happen?" for step_id, history in doubts]
+    questions = [_did_it_happen(step_id, history) for step_id, history in doubts]
     waits = "; ".join([*questions, *(question.opened.question for _, question in asks)])
     wake_us = min((question.opened.until_us for _, question in asks if question.opened.until_us), default=0)
     yield Commit([rec.RunWaiting(waits=waits, steps=[waiting for waiting, _ in (*doubts, *asks)], wake_us=wake_us)])
     return RunWaiting(run.id, waits)
+
+
+def _did_it_happen(step_id: str, history: History) -> str:
+    told = history.doubt.reason if history.doubt is not None and DIED not in history.doubt.reason else ""
+    return f"did {shown_call(history.name, history.args)} at step {step_id} happen?{' (' + told + ')' if told else ''}"
 
 
 def _stopped(error: HoldfastError) -> rec.Record:
@@ -439,12 +454,22 @@ def _stopped(error: HoldfastError) -> rec.Record:
 def _refuse_unasked(run: Run, ended: Exception | None = None) -> Life[None]:
     """Code that ends without having called what was recorded has taken another path."""
     for step_id, history in run.journal.histories.items():
-        if step_id in run.requested or step_id.startswith(CLEANUP) or not history.name:
+        if step_id in run.requested or step_id.startswith(CLEANUP) or not history.name or history.lost:
             continue
         if history.outcome is not None or history.effect:
             error = ReplayMismatch(run.id, step_id, shown_call(history.name, history.args), "ends without calling it")
             yield Commit([_stopped(error)])
             raise error from ended
+
+
+def _refuse_unawaited(run: Run) -> Life[None]:
+    """A step whose coroutine was never awaited has not happened, though the code reads as if it had."""
+    for step_id, (name, awaiting) in run.unawaited.items():
+        if inspect.getcoroutinestate(awaiting) == inspect.CORO_CREATED:
+            awaiting.close()
+            error = NotAwaited(name, step_id)
+            yield Commit([rec.RunFailed(error=failure(error))])
+            raise error
 
 
 def _blamed(run_id: str, error: BaseException) -> Iterator[str]:

@@ -20,7 +20,7 @@ from ._doubt import Action, Attempt, Finished, Found, Move, Uncertain, ask_first
 from ._failpoints import reach
 from ._ids import jitter
 from ._journal import args_digest
-from ._landing import landing
+from ._landing import Rules, landing
 from ._replay import Doubt, Execute, Landed, Mismatch, Raise, Return, decide
 from ._replay import Hang as Hung
 from ._run import Body, Scope
@@ -66,8 +66,8 @@ class Spec:
     """What was declared of a step: its function and its options."""
 
     __slots__ = (
-        "_codec", "approve", "arguments", "call_id", "effect", "fn", "ignore", "in_doubt", "is_async", "key", "name", "raises", "retry",
-        "returns", "timeout_s",
+        "_codec", "approve", "arguments", "call_id", "effect", "errors", "fn", "ignore", "in_doubt", "is_async", "key", "name", "raises",
+        "retry", "returns", "timeout_s",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +82,7 @@ class Spec:
         retry: Retry | None = None,
         timeout_s: float | None = None,
         raises: tuple[type[BaseException], ...] = (),
+        errors: Rules = (),
         call_id: str | Callable[..., str] | None = None,
         returns: object = None,
         ignore: tuple[str, ...] = (),
@@ -89,7 +90,7 @@ class Spec:
         self.fn, self.name, self.is_async = fn, name, is_async
         self.effect, self.in_doubt, self.key = in_doubt is not None, in_doubt, key
         self.approve = approve
-        self.retry, self.timeout_s, self.raises = retry, timeout_s, raises
+        self.retry, self.timeout_s, self.raises, self.errors = retry, timeout_s, raises, errors
         self.call_id, self.returns, self.ignore = call_id, returns, ignore
         self.arguments = Arguments(fn, ignore)
         self._codec: ValueCodec | None = None
@@ -357,11 +358,11 @@ def _judged(call: Call, body: Body, error: Exception, number: int) -> Life[Move]
 
     That this attempt did not happen says nothing about an earlier one that was resent without having been found out.
     """
-    verdict = landing(error, call.spec.raises)
-    match "unknown" if verdict == "no" and call.run.journal.histories[call.step_id].unsure else verdict:
+    verdict = landing(error, call.spec.raises, call.spec.errors)
+    match "unknown" if verdict == "not_landed" and call.run.journal.histories[call.step_id].unsure else verdict:
         case "answer":
             raise (yield from _failed(call, body, error, number)) from error
-        case "no":
+        case "not_landed":
             delay_s = call.spec.retry.delay_s(error, number, jitter()) if call.spec.retry else None
             if delay_s is None:
                 raise (yield from _failed(call, body, error, number)) from error

@@ -115,6 +115,8 @@ def _run_threads(
 ) -> list[Outcome]:
     """Run every branch in a thread with a scope of its own, at most `limit` at a time, and wait for all."""
     refuse_too_many(len(branches))
+    if not all(callable(branch) for branch in branches):
+        raise Misuse("the branches of a blocking gather or first are functions, not results: hf.gather(lambda: one(1), lambda: one(2))")
     outcomes: list[Outcome] = [(None, None)] * len(branches)
     gate = threading.Semaphore(limit)
     won = race.recorded if race else None

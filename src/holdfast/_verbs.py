@@ -52,8 +52,8 @@ class Current:
 
     @property
     def attempt(self) -> int:
-        """How many times the run has been taken up, this time included."""
-        return self._run.journal.head.epoch
+        """How many times a process has taken the run up, this time included."""
+        return self._run.journal.claims
 
     @property
     def replaying(self) -> bool:
@@ -162,7 +162,8 @@ def resource(kind: type[T]) -> T:
     for candidate in where.run.resources:
         if isinstance(candidate, kind):
             return candidate
-    raise Misuse(f"no resource of type {kind.__name__} was handed over. Open the store with Holdfast(store, resources=[...])")
+    remedy = "Open the store with Holdfast(store, resources=[...]); for `holdfast resume --here`, define holdfast_resources() in the file"
+    raise Misuse(f"no resource of type {kind.__name__} was handed over. {remedy}")
 
 
 def usage(

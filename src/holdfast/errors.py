@@ -28,6 +28,8 @@ class NoRun(Misuse):
         super().__init__(name)
 
     def __str__(self) -> str:
+        if self.name == "hf.key()":
+            return "hf.key() is the key of the effect being executed; it was called outside one. Call it in the body of an @hf.effect"
         return (
             f"effect {self.name!r} was called outside a run, where nothing would remember it; it was not executed. "
             f"Call it from an agent under hf.run(...), or, in a unit test, inside `with hf.plain():`"
@@ -73,6 +75,17 @@ class WrongMode(Misuse):
         return f"{self.name!r} cannot be called in agent {self.agent!r}; nothing was executed. {self.remedy}"
 
 
+class NotAwaited(Misuse):
+    """A step was called and its coroutine never awaited."""
+
+    def __init__(self, name: str, step_id: str) -> None:
+        self.name, self.step_id = name, step_id
+        super().__init__(name, step_id)
+
+    def __str__(self) -> str:
+        return f"{self.name!r} (step {self.step_id}) was called and never awaited; it was not executed. Write `await {self.name}(...)`"
+
+
 class KeyReused(Misuse):
     """One business key, two different calls."""
 
@@ -109,7 +122,7 @@ class InDoubt(HoldfastError):
 
     def __str__(self) -> str:
         return (
-            f"it is not known whether effect {self.name!r} (step {self.step_id}) happened: {self.reason}. It was not repeated. "
+            f"it is not known whether effect {self.name!r} (step {self.step_id}) happened: {self.reason}. "
             f"Look, then say what is true: `holdfast inbox` shows the commands"
         )
 
@@ -162,7 +175,7 @@ class ResultNotKept(HoldfastError):
     def __str__(self) -> str:
         return (
             f"effect {self.name!r} (step {self.step_id}) happened and will not be repeated, but its result {self.shown} could not be kept: "
-            f"{self.reason}. Return something that can be kept, and start a new run"
+            f"{self.reason}. Say what it was, and the run goes on: holdfast resolve RUN {self.step_id} --landed JSON"
         )
 
 
@@ -174,12 +187,13 @@ class RunError(HoldfastError):
 class UnknownRun(RunError):
     """There is no run with this id."""
 
-    def __init__(self, run_id: str, store: str) -> None:
-        self.run_id, self.store = run_id, store
-        super().__init__(run_id, store)
+    def __init__(self, run_id: str, store: str, near: str = "") -> None:
+        self.run_id, self.store, self.near = run_id, store, near
+        super().__init__(run_id, store, near)
 
     def __str__(self) -> str:
-        return f"there is no run {self.run_id!r} in {self.store}. `holdfast runs` lists them; another store is named with --store"
+        place, near = self.store.removeprefix("sqlite:///"), f"; did you mean {self.near}?" if self.near else "."
+        return f"there is no run {self.run_id!r} in {place}{near} `holdfast runs` lists them; another store is named with --store"
 
 
 class BadRunId(RunError):
@@ -232,6 +246,10 @@ class RunWaiting(RunError):
     def __str__(self) -> str:
         return f"run {self.run_id!r} waits: {self.waits} `holdfast inbox` shows the commands that answer; run it again afterwards"
 
+    def while_it_waits(self) -> str:
+        """The same for a process that goes on waiting."""
+        return f"run {self.run_id!r} waits: {self.waits} `holdfast inbox` shows the commands that answer; it goes on by itself then"
+
 
 class RunCancelled(RunError):
     """The run was cancelled and is closed for good."""
@@ -270,8 +288,17 @@ class ReplayMismatch(RunError):
     def __str__(self) -> str:
         return (
             f"step {self.step_id} of run {self.run_id!r} was {self.recorded} when it was recorded; the code now {self.requested}. "
-            f"The code before this step changed. Nothing was executed and the run is blocked: run it with the old version of the code"
+            f"{self._why()}. Nothing was executed and the run is blocked"
         )
+
+    def _why(self) -> str:
+        recorded, requested = self.recorded.partition("(")[0], self.requested.removeprefix("calls ").partition("(")[0]
+        if recorded == requested:
+            return (
+                "The code before this step changed, or it depends on time, chance or the environment: use hf.now(), "
+                "hf.current().random or a step, and go on with code that makes the same call"
+            )
+        return "The code before this step changed: go on with the version that the run was recorded with"
 
 
 class UndecodableResult(RunError):
@@ -301,6 +328,17 @@ class Damaged(RunError):
             f"run {self.run_id!r} is damaged at record {self.seq}: {self.what}. It is not resumed from; nothing was executed. "
             f"`holdfast check {self.run_id}` shows what is still good"
         )
+
+
+class RunRepaired(RunError):
+    """Records of the run were lost to damage; it goes on when an operator says so."""
+
+    def __init__(self, run_id: str, note: str) -> None:
+        self.run_id, self.note = run_id, note
+        super().__init__(run_id, note)
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} does not go on by itself; nothing was executed. It was {self.note}"
 
 
 class UnknownAgent(RunError):

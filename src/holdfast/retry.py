@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TypeAlias
 
+from holdfast._clients import CHAIN_LIMIT, attribute, http_status, is_of
 from holdfast._duration import Duration, seconds
-from holdfast._landing import CHAIN_LIMIT, attribute, http_status, is_of
 from holdfast.errors import Misuse
 
 RETRY_AFTER_LIMIT_S = 3_600.0
@@ -35,6 +35,7 @@ _TRANSIENT_CLASSES = frozenset(
         *(("botocore", name) for name in ("EndpointConnectionError", "ConnectionClosedError", "ConnectTimeoutError", "ReadTimeoutError")),
         *((package, "APIConnectionError") for package in ("openai", "anthropic")),
         ("http", "IncompleteRead"),
+        ("psycopg", "OperationalError"),
     }
 )
 

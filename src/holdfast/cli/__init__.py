@@ -48,7 +48,7 @@ def _carried_out(words: list[str]) -> int:
     except (HoldfastError, Unwinding) as error:
         return _told(error, exit_of(error), as_json=as_json)
     except usage_error as error:
-        return _misunderstood(error, as_json=as_json)
+        return _misunderstood(error, words, as_json=as_json)
     except typer.Abort:
         return Exit.INTERRUPTED
     return int(code or Exit.FINE)
@@ -73,11 +73,12 @@ def _told(error: BaseException, code: Exit, *, as_json: bool) -> int:
     return code
 
 
-def _misunderstood(error: Any, *, as_json: bool) -> int:
+def _misunderstood(error: Any, words: list[str], *, as_json: bool) -> int:
+    """What is wrong with the command; one that noticed it by itself, while reading its options, is the first word."""
     if as_json:
         print(error_document(error, error.format_message()))
         return Exit.USAGE
-    command = error.ctx.command_path if error.ctx else "holdfast"
+    command = error.ctx.command_path if error.ctx else " ".join(["holdfast", *words[:1]])
     complain(error.format_message())
     complain(f"`{command} --help` tells how it is used")
     return Exit.USAGE

@@ -1,4 +1,4 @@
-"""From a file of the user's to the agent that a run needs: loaded as a module of its own, never as `__main__`."""
+"""From a file of the user's to the agent and the resources that a run needs: loaded as a module of its own, never as `__main__`."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
+from holdfast._app import loading
 from holdfast._decorators import Agent
 from holdfast.errors import Refusal, UnknownAgent
 
 AnyAgent: TypeAlias = Agent[..., Any]
 
 
-def agent_from(file: Path, name: str) -> AnyAgent:
+RESOURCES_FUNCTION, RESOURCES_LIST = "holdfast_resources", "HOLDFAST_RESOURCES"
+"""What an app file may define to hand resources to the agents in it: a function that gives a list, or the list."""
+
+
+def agent_in(module: ModuleType, file: Path, name: str) -> AnyAgent:
     """The agent called `name` that the file holds; `Refusal` or `UnknownAgent` where it holds none, or two."""
-    agents = agents_in(loaded(file))
+    agents = agents_in(module)
     found = [agent for agent in agents if agent.name == name]
     if not found:
         raise UnknownAgent(name, str(file), ", ".join(sorted({agent.name for agent in agents})))
@@ -34,19 +39,36 @@ def agents_in(module: ModuleType) -> list[AnyAgent]:
     return list({id(value): value for value in vars(module).values() if isinstance(value, Agent)}.values())
 
 
+def resources_in(module: ModuleType, file: Path) -> list[object]:
+    """What the file hands to its agents for `hf.resource`; `Refusal` where that fails or is no list."""
+    given = getattr(module, RESOURCES_FUNCTION, getattr(module, RESOURCES_LIST, []))
+    try:
+        found = given() if callable(given) else given
+    except Exception as error:
+        text = _shown(error, file.expanduser().absolute())
+        raise Refusal(f"{RESOURCES_FUNCTION}() of {file} failed: {text}; the run is unchanged") from error
+    if not isinstance(found, list | tuple):
+        what = f"{type(found).__name__}, not a list of objects"
+        raise Refusal(f"the resources of {file} are {what}; the run is unchanged. Let {RESOURCES_FUNCTION}() return a list")
+    return list(found)
+
+
 def loaded(file: Path) -> ModuleType:
-    """The file as a module; `Refusal` where it cannot be read or its code fails."""
+    """The file as a module; `Refusal` where it cannot be read, its code fails, or it would start a run."""
     path = file.expanduser().absolute()
     if not path.is_file():
         raise Refusal(f"{file} is not a file; the run is unchanged. Name the Python file that defines the agent")
     module = module_from_spec(_spec(path))
     sys.modules[module.__name__] = module
     sys.path.insert(0, str(path.parent))
+    token = loading.set(str(file))
     try:
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102 (the operator names the code to run)
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
         raise Refusal(f"{file} cannot be loaded: {_shown(error, path)}; the run is unchanged") from error
+    finally:
+        loading.reset(token)
     return module
 
 

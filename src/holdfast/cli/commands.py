@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
+from holdfast import __version__ as holdfast_version
 from holdfast import _inspect
 from holdfast.cli import views
 from holdfast.cli.exits import MEANINGS, Exit
@@ -18,9 +20,12 @@ from holdfast.cli.options import (
     ReasonOption,
     RunArgument,
     StoreOption,
+    UsageError,
     examples,
+    read_answer,
     read_duration,
     read_json,
+    read_question,
     read_statuses,
     read_tags,
 )  # fmt: skip
@@ -30,7 +35,7 @@ from holdfast.cli.screen import Screen
 MOST_RUNS = 100_000
 """The largest --limit."""
 
-EXITS = "\b\nExit codes:\n" + "\n".join(f"  {code.value}  {meaning}" for code, meaning in MEANINGS.items())
+EXITS = "\b\nExit codes:\n" + "\n".join(f"  {code.value:<3}  {meaning}" for code, meaning in MEANINGS.items())
 
 app = typer.Typer(
     name="holdfast", help="Look at runs of agents, settle what is in doubt, and go on after a crash.",
@@ -38,6 +43,27 @@ app = typer.Typer(
     add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
+
+
+class Bare(TyperCommand):
+    """A command whose usage line names its arguments as they are typed, without braces."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """`[OPTIONS] RUN`."""
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+
+def _say_version(*, asked: bool) -> None:
+    if asked:
+        print(f"holdfast {holdfast_version}")
+        raise typer.Exit
+
+
+@app.callback()
+def holdfast_command(
+    *, version: Annotated[bool, typer.Option("--version", help="Show the version.", callback=_say_version, is_eager=True)] = False
+) -> None:
+    del version
 
 
 @app.command(epilog=examples("holdfast runs --status waiting --agent buy", "holdfast runs --tag customer=7 --idle 10m --json"))
@@ -134,6 +160,26 @@ def cancel(
     return Exit.FINE
 
 
+@app.command(epilog=examples("holdfast answer order-47/approve:7 yes", "holdfast answer order-47/approve:7 no --reason 'too much'"))
+def answer(
+    question: Annotated[str, typer.Argument(metavar="ID", help="RUN/QUESTION, as `holdfast inbox` shows it.", show_default=False)],
+    said: Annotated[str, typer.Argument(metavar="yes|no", help="The answer; it is for good.", show_default=False)],
+    *,
+    reason: ReasonOption = "",
+    by: ByOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> Exit:
+    """Answer a question of a run.
+
+    An approval (yes: execute it), a drift (yes: go on with the thing as it is now) or a budget (yes: spend more).
+    """
+    (run, ask), yes = read_question(question), read_answer(said)
+    with opened(store) as holdfast:
+        Screen(store, as_json).told(run, holdfast.answer(run, ask, yes=yes, by=by, reason=reason))
+    return Exit.FINE
+
+
 @app.command(epilog=examples("holdfast inbox", "holdfast inbox --json"))
 def inbox(*, store: StoreOption = None, as_json: JsonOption = False) -> Exit:
     """All that needs a person, each with the commands that settle it."""
@@ -167,35 +213,47 @@ def resolve(
     It landed, and this is its result, or it did not land and is to be executed.
     """
     if (landed is None) != not_landed:
-        raise typer.BadParameter("say one of --landed JSON and --not-landed", param_hint="--landed")
+        raise UsageError(f"say {'only ' if not_landed else ''}one of --landed JSON and --not-landed")
     verdict: dict[str, Any] = {"not_landed": True} if landed is None else {"landed": read_json(landed, "--landed")}
     with opened(store) as holdfast:
         Screen(store, as_json).told(run, holdfast.resolve(run, step, **verdict, by=by, reason=reason))
     return Exit.FINE
 
 
-@app.command(epilog=examples("holdfast check order-47", "holdfast check --all"))
+@app.command(epilog=examples("holdfast check --all", "holdfast check order-47 --repair --dry-run", "holdfast check order-47 --repair"))
 def check(
     run: Annotated[str | None, typer.Argument(metavar="RUN", help="The run to check.", show_default=False)] = None,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Check every run, and the store itself.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="Go back to the last good record; the rest is moved aside and kept.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="With --repair: only show what it would do.")] = False,
+    reason: ReasonOption = "",
+    by: ByOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> Exit:
     """Whether what is stored is what was written.
 
-    Names the first bad record of every damaged run, and what of it is still good.
+    Names the first bad record of every damaged run, and what of it is still good. With --repair a damaged run goes back to there.
     """
     if (run is None) != everything:
         raise typer.BadParameter("name one run, or say --all", param_hint="RUN")
+    if dry_run and not repair:
+        raise typer.BadParameter("it says how --repair behaves", param_hint="--dry-run")
     screen = Screen(store, as_json)
     with opened(store) as holdfast:
+        if repair:
+            if run is None:
+                raise typer.BadParameter("name the one run to repair; each is looked at for itself", param_hint="--repair")
+            mending = holdfast.repair(run, dry_run=dry_run, by=by, reason=reason)
+            screen.say(views.repair_page(mending, screen.setting()), store=holdfast.store.url, repair=mending)
+            return Exit.FINE
         problems = holdfast.store.check() if everything else []
         total = sum(1 for _ in _inspect.walk(holdfast.engine, ())) if everything else 1
         verdicts = list(screen.followed(_inspect.check(holdfast.engine, run), total, "checking runs"))
         good = not problems and all(verdict.good for verdict in verdicts)
         parts = {"store": holdfast.store.url, "good": good, "problems": problems, "runs": verdicts}
-        screen.say(views.check_page(verdicts, problems), **parts)
+        screen.say(views.check_page(verdicts, problems, screen.setting()), **parts)
     return Exit.FINE if good else Exit.DAMAGED
 
 
@@ -208,3 +266,7 @@ def demo() -> int:
     from holdfast.demo import main
 
     return int(main())
+
+
+for _command in app.registered_commands:
+    _command.cls = Bare

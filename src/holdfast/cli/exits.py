@@ -26,6 +26,7 @@ MEANINGS = {
     Exit.WAITING: "the run waits for a person (resume --here)",
     Exit.DAMAGED: "damage was found",
     Exit.STORE: "the store cannot be used: missing, locked, foreign, newer or read-only",
+    Exit.INTERRUPTED: "interrupted with Ctrl-C; a run that was executing can go on later",
 }
 
 

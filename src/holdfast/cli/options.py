@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from holdfast._duration import seconds
+from holdfast._inspect import STOPPED
 from holdfast.errors import Misuse
 
-STATUSES = ("queued", "running", "waiting", "paused", "blocked", "failed", "done", "cancelled")
+STATUSES = ("queued", "running", "waiting", "paused", "blocked", "failed", "done", "cancelled", STOPPED)
+
+UsageError: Any = typer.BadParameter.__base__
+"""For a command that was not understood as a whole; typer does not export it."""
 
 StoreOption = Annotated[
     str | None,
@@ -52,6 +56,21 @@ def read_duration(given: str | None, option: str) -> float | None:
         return None if given is None else seconds(given, option)
     except Misuse:
         raise typer.BadParameter(f"{given!r} is not a duration, such as 30s, 10m, 2h or 3d", param_hint=option) from None
+
+
+def read_answer(given: str) -> bool:
+    """The answer to a question."""
+    if given.lower() not in ("yes", "no"):
+        raise typer.BadParameter(f"{given!r} is not an answer; say yes or no", param_hint="yes|no")
+    return given.lower() == "yes"
+
+
+def read_question(given: str) -> tuple[str, str]:
+    """RUN/QUESTION, as `inbox` shows it: a run id holds no slash."""
+    run_id, slash, ask_id = given.partition("/")
+    if not (run_id and slash and ask_id):
+        raise typer.BadParameter(f"{given!r} is not RUN/QUESTION, such as order-47/approve:7; `holdfast inbox` shows them", param_hint="ID")
+    return run_id, ask_id
 
 
 def read_json(given: str, option: str) -> object:

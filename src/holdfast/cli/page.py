@@ -30,30 +30,30 @@ class Facts:
 class Column:
     """One column. With `least` it gives way, down to so many characters, when there is little room; earlier ones give way last.
 
-    `roomy` ones are there only when there is much room.
+    Others are never cut: they hold what is to be copied. `below` ones stand under their row, wrapped, where there is no room beside.
     """
 
     name: str
     least: int = 0
-    roomy: bool = False
+    below: bool = False
     right: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What stands in a table; `tight` are the lines that stand there instead where the roomy columns are missing."""
+    """What stands in a table."""
 
     text: str
     style: str = ""
-    tight: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under columns."""
+    """Rows under columns; what stands below a row is set in by `indent`."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
+    indent: int = 4
 
 
 @dataclass(frozen=True, slots=True)

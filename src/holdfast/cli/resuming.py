@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import traceback
+from dataclasses import replace
 from pathlib import Path
 
 from holdfast import Holdfast, _operate
 from holdfast._runner import Order
-from holdfast.cli.app_file import agent_from
+from holdfast.cli.app_file import agent_in, loaded, resources_in
 from holdfast.cli.document import error_document
 from holdfast.cli.exits import Exit
 from holdfast.cli.screen import Screen, complain
@@ -20,9 +21,12 @@ OURS = str(Path(__file__).parent.parent)
 
 
 def order_from(holdfast: Holdfast, run_id: str, file: Path, *, wait: bool) -> Order:
-    """The order to go on; whatever is wrong with the run or the file is said here, before anything is changed."""
-    agent = agent_from(file, holdfast.show(run_id).agent)
-    return _operate.order_for(holdfast.engine, run_id, [agent], where=str(file), wait=wait)
+    """The order to go on, and its resources; whatever is wrong with the run or the file is said here, before anything is changed."""
+    name = holdfast.show(run_id).agent
+    module = loaded(file)
+    order = _operate.order_for(holdfast.engine, run_id, [agent_in(module, file, name)], where=str(file), wait=wait)
+    holdfast.engine = replace(holdfast.engine, resources=tuple(resources_in(module, file)))
+    return order
 
 
 def go_on(holdfast: Holdfast, order: Order, screen: Screen) -> Exit:

@@ -6,20 +6,19 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO, TypeVar, assert_never
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from holdfast.cli.page import INDENT, Cell, Column, Commands, Facts, Line, Page, Table, fact_lines
+from holdfast.cli.page import INDENT, Column, Commands, Facts, Line, Page, Table, fact_lines
 from holdfast.cli.wording import clean
 
 T = TypeVar("T")
 
-ROOMY = 140
-"""From this width on, columns that are there only when there is room are shown."""
+LEAST_ROOM = 20
+"""Columns into which a text is wrapped at the least."""
 GUTTER = 2
 """Blanks between columns."""
 
@@ -34,7 +33,8 @@ def draw(page: Page, stream: TextIO) -> None:
             case Facts():
                 console.print(Padding(_facts(block), (0, 0, 0, len(INDENT))))
             case Table():
-                console.print(_table(block, room=console.width))
+                for line in _table(block, console):
+                    console.print(line, soft_wrap=True)
             case Commands():
                 for command in block.commands:
                     console.print(Text(INDENT + clean(command), style="cyan"), soft_wrap=True)
@@ -70,27 +70,44 @@ def _facts(block: Facts) -> RichTable:
     return grid
 
 
-def _table(block: Table, *, room: int) -> RichTable:
-    roomy = room >= ROOMY
-    kept = [index for index, column in enumerate(block.columns) if roomy or not column.roomy]
-    columns = [block.columns[index] for index in kept]
-    rows = [[_text(row[index], roomy=roomy) for index in kept] for row in block.rows]
-    wanted = [max(len(column.name), *(_width(row[index]) for row in rows)) for index, column in enumerate(columns)]
-    table = RichTable(box=None, pad_edge=False, padding=(0, GUTTER, 0, 0), header_style="bold")
-    for column, width in zip(columns, widths(columns, wanted, room), strict=True):
-        table.add_column(Text(column.name.upper()), width=width, no_wrap=True, justify="right" if column.right else "left")
-    for row in rows:
-        table.add_row(*row)
-    return table
+def _table(block: Table, console: Console) -> Iterator[Text]:
+    """The table, line by line; a column that must not be cut may be wider than the terminal, which then breaks the line itself."""
+    rows = [[Text(clean(cell.text), style=cell.style) for cell in row] for row in block.rows]
+    columns = list(enumerate(block.columns))
+    wanted = [max([len(column.name), *(row[index].cell_len for row in rows)]) for index, column in columns]
+    beside = sum(wanted) + GUTTER * (len(wanted) - 1) <= console.width
+    kept = [(index, column) for index, column in columns if beside or not column.below]
+    given = widths([column for _, column in kept], [wanted[index] for index, _ in kept], console.width)
+    names = [Text(column.name.upper(), style="bold") for column in block.columns]
+    for row in (names, *rows):
+        line = _joined([_fitted(row[index], width, column) for (index, column), width in zip(kept, given, strict=True)])
+        under = [row[index] for index, column in columns if column.below and not beside and row[index].plain]
+        yield from _with_below(line, under[-1:] if row is names else under, console, block.indent)
 
 
-def _text(cell: Cell, *, roomy: bool) -> Text:
-    first, *more = (cell.text,) if roomy or not cell.tight else cell.tight
-    text = Text(clean(first), style=cell.style)
-    for line in more:
-        text.append(f"\n{clean(line)}", style="dim")
+def _with_below(line: Text, under: Sequence[Text], console: Console, indent: int) -> Iterator[Text]:
+    """A row and what belongs below it: beside it where all of that fits, otherwise wrapped and set in."""
+    room = console.width - line.cell_len - GUTTER
+    if sum(text.cell_len + GUTTER for text in under) - GUTTER <= room:
+        yield _rstripped(_joined([line, *under]))
+        return
+    yield _rstripped(line)
+    for text in under:
+        for part in text.wrap(console, max(LEAST_ROOM, console.width - indent)):
+            yield _rstripped(Text(" " * indent) + part)
+
+
+def _fitted(text: Text, width: int, column: Column) -> Text:
+    fitted = text.copy()
+    fitted.truncate(width, overflow="ellipsis")
+    blanks = " " * (width - fitted.cell_len)
+    return Text(blanks) + fitted if column.right else fitted + Text(blanks)
+
+
+def _joined(parts: Sequence[Text]) -> Text:
+    return Text(" " * GUTTER).join(parts)
+
+
+def _rstripped(text: Text) -> Text:
+    text.rstrip()
     return text
-
-
-def _width(text: Text) -> int:
-    return max(cell_len(line) for line in text.plain.split("\n"))

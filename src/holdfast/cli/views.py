@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from holdfast._inspect import Checkpoint, CheckpointView, Item, RunView, Summary, Verdict
+from holdfast._checkpoints import STATES, Checkpoint
+from holdfast._inspect import CheckpointView, Item, RunView, Summary, Verdict
+from holdfast._repair import Mending
 from holdfast.cli.page import Block, Cell, Column, Commands, Facts, Line, Page, Table
-from holdfast.cli.wording import ago, as_json, count, duration, local, moment
+from holdfast.cli.wording import ago, as_json, count, duration, local, moment, shortened
 
 Fact: TypeAlias = tuple[str, str | tuple[str, ...]]
 
@@ -22,14 +24,22 @@ STATUS_STYLES = {
 STATE_STYLES = {
     "started": "green", "done": "", "in doubt": "yellow", "broken off": "yellow", "failed": "red", "attempt failed": "red",
     "run failed": "red", "run blocked": "magenta", "run waiting": "yellow", "doubt opened": "yellow", "run done": "green",
+    "asked": "yellow", "drifted": "yellow",
 }  # fmt: skip
+BESIDE_STEPS = frozenset(STATES.values())
+"""States of lines that speak of a question or a thing, which is named in the note."""
 
-RUNS = (Column("run", least=16), Column("agent", least=8), Column("status"), Column("changed"), Column("note", least=16))
+RUNS = (Column("run"), Column("agent", least=8), Column("status"), Column("changed"), Column("note", below=True))
 HISTORY = (
-    Column("time"), Column("step", least=4), Column("state"), Column("try", right=True), Column("took", right=True),
-    Column("call", least=35), Column("key", roomy=True), Column("note", roomy=True, least=16),
+    Column("time"), Column("step"), Column("state"), Column("try", right=True), Column("took", right=True),
+    Column("call", least=20), Column("key", below=True), Column("note", below=True),
 )  # fmt: skip
-KNOWN = (Column("step", least=4), Column("call", least=24), Column("state"), Column("result", least=16))
+HISTORY_INDENT = 10
+"""Below the step, beside the time."""
+KNOWN = (Column("step"), Column("call", least=24), Column("state"), Column("result", below=True))
+
+STATE_LIMIT = 200
+"""Characters of a state object that `show` shows; `show --at` shows all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +97,7 @@ def in_words(run: RunView) -> tuple[str, str]:
         case "failed" | "blocked":
             text = f"{run.status}{_after(run.note)}"
         case "cancelled":
-            text = f"cancelled {run.note}"
+            text = f"cancelled {run.note}{f'; step {run.current.step_id} stays in doubt' if run.current else ''}"
         case _:
             text = run.status
     return text, STATUS_STYLES.get(run.status, "")
@@ -106,12 +116,19 @@ def _run_facts(run: RunView, now_us: int) -> list[Fact]:
     if run.current is not None:
         facts.append(("step", _step_fact(run.current, now_us)))
         facts += [("key", run.current.key)] if run.current.key else []
-    facts += [("done", count(run.steps_done, "step")), ("attempt", str(run.attempt))]
+    facts += [("done", count(run.steps_done, "step")), ("taken up", f"{count(run.attempt, 'time')} by a process")]
+    facts += [(_state_label(name), shortened(value, STATE_LIMIT)) for name, value in run.state.items()]
     facts += [("last error", run.last_error)] if run.last_error not in ("", run.note) else []
     facts += [("started", moment(run.created_us, now_us)), ("changed", moment(run.updated_us, now_us))]
-    facts += [("tags", ", ".join(f"{name}={value}" for name, value in run.tags.items()))] if run.tags else []
+    facts += [("tags", _tags(run.tags))] if run.tags else []
     facts += [("cost", f"${run.usd:,.4f}")] if run.usd else []
     return facts
+
+
+def _state_label(name: str) -> str:
+    """`state 1` for what the agent's first `hf.state` keeps; in a branch, with the branch."""
+    branch, _, number = name.partition("/state.")
+    return f"state {number}{f' of {branch}' if branch else ''}"
 
 
 def _owner(run: RunView) -> str:
@@ -127,10 +144,14 @@ def _step_fact(step: Checkpoint, now_us: int) -> str:
 
 
 def history_page(lines: Sequence[Checkpoint]) -> Page:
-    """Every checkpoint, one line each; keys and troubles stand below where there is no room beside."""
+    """Every checkpoint, one line each; keys and notes stand below where there is no room beside."""
     days = sorted({_day(line) for line in lines})
     shown = f"{days[0]}, local time" if len(days) == 1 else "local time"
-    return [Line(shown, "dim"), Table(HISTORY, [_history_row(line, one_day=len(days) == 1) for line in lines])]
+    rows = [_history_row(line, one_day=len(days) == 1) for line in lines]
+    tries = any(line.attempt > 1 for line in lines)
+    kept = [index for index, column in enumerate(HISTORY) if tries or column.name != "try"]
+    table = Table([HISTORY[index] for index in kept], [[row[index] for index in kept] for row in rows], HISTORY_INDENT)
+    return [Line(shown, "dim"), table]
 
 
 def _day(line: Checkpoint) -> str:
@@ -139,12 +160,11 @@ def _day(line: Checkpoint) -> str:
 
 def _history_row(line: Checkpoint, *, one_day: bool) -> list[Cell]:
     day, _, hour = local(line.at_us).partition(" ")
-    trouble = line.note if line.state != "done" else ""
-    call = Cell(line.call, "" if line.call else "dim", tight=tuple(part for part in (line.call, line.key, trouble) if part))
+    step_id, note = ("", f"{line.step_id}: {line.note}") if line.state in BESIDE_STEPS else (line.step_id, line.note)
     return [
-        Cell(hour if one_day else f"{day} {hour}", "dim"), Cell(line.step_id), Cell(line.state, STATE_STYLES.get(line.state, "")),
+        Cell(hour if one_day else f"{day} {hour}", "dim"), Cell(step_id), Cell(line.state, STATE_STYLES.get(line.state, "")),
         Cell(str(line.attempt or "")), Cell("" if line.duration_s is None else duration(line.duration_s), "dim"),
-        call, Cell(line.key, "dim"), Cell(line.note, "dim"),
+        Cell(line.call), Cell(line.key, "dim"), Cell(note, "dim"),
     ]  # fmt: skip
 
 
@@ -158,7 +178,7 @@ def checkpoint_page(view: CheckpointView, setting: Setting) -> Page:
     facts += [("arguments", as_json(view.arguments))] if view.arguments is not None else []
     facts += [_outcome(view)]
     facts += [("usage", as_json(each)) for each in view.usage]
-    facts += [(f"state {name}", as_json(value)) for name, value in view.state.items()]
+    facts += [(_state_label(name), as_json(value)) for name, value in view.state.items()]
     return [Line(f"step {line.step_id}, {line.call}: {line.state}", "bold"), GAP, Facts(facts), GAP, *_known(view.known)]
 
 
@@ -187,19 +207,31 @@ def inbox_page(items: Sequence[Item], setting: Setting) -> Page:
         return [Line("nothing needs a person")]
     page: Page = []
     for item in items:
-        at = f", step {item.step_id}" if item.step_id else ""
-        page += [Line(f"{item.kind}: {item.what}", "bold yellow" if item.kind == "doubt" else "bold red")]
-        page += [Line(f"run {item.run_id}{at}, since {moment(item.since_us, setting.now_us)}", "dim")]
-        page += [Commands([setting.command(command) for command in item.commands]), GAP]
+        page += [Line(f"{item.kind}: {item.what}", "bold red" if item.kind in ("blocked", "damaged") else "bold yellow")]
+        page += [Facts(_item_facts(item, setting.now_us)), Commands([setting.command(command) for command in item.commands]), GAP]
     return page[:-1]
 
 
-def check_page(verdicts: Sequence[Verdict], problems: Sequence[str]) -> Page:
+def _item_facts(item: Item, now_us: int) -> list[Fact]:
+    at = f", step {item.step_id}" if item.step_id and item.kind in ("doubt", "blocked") else ""
+    facts: list[Fact] = [("run", f"{item.run_id}{at}")]
+    facts += [("agent", item.call)] if item.call else []
+    facts += [("key", item.key)] if item.key else []
+    facts += [("tags", _tags(item.tags))] if item.tags else []
+    return [*facts, ("since", moment(item.since_us, now_us))]
+
+
+def _tags(tags: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in tags.items())
+
+
+def check_page(verdicts: Sequence[Verdict], problems: Sequence[str], setting: Setting) -> Page:
     """What a check found: damage first, and nothing else where there is none."""
     bad = [verdict for verdict in verdicts if not verdict.good]
     page: Page = [Line(f"the store: {problem}", "red") for problem in problems]
     for verdict in bad:
         page += [Line(f"run {verdict.run_id} is damaged at record {verdict.seq}: {verdict.what}", "red"), Line(f"  {_still_good(verdict)}")]
+        page += [Commands([setting.command(f"holdfast check {verdict.run_id} --repair --dry-run")])] if verdict.records else []
     records = sum(verdict.records for verdict in verdicts)
     found = count(len(bad), "damaged run") if bad or problems else "no damage"
     page.append(Line(f"{count(len(verdicts), 'run')} checked, {count(records, 'good record')}, {found}", "bold"))
@@ -209,4 +241,26 @@ def check_page(verdicts: Sequence[Verdict], problems: Sequence[str]) -> Page:
 def _still_good(verdict: Verdict) -> str:
     if not verdict.records:
         return "none of its records is good"
-    return f"its records 1 to {verdict.records} are good; the last of them is {verdict.last_good}"
+    finished = f"the last that is finished is {verdict.checkpoint}" if verdict.checkpoint else "no step is finished in them"
+    return f"its records 1 to {verdict.records} are good; {finished}"
+
+
+def repair_page(mending: Mending, setting: Setting) -> Page:
+    """What a repair does, or has done."""
+    did = "was repaired" if mending.done else "would be repaired; nothing is changed yet"
+    page: Page = [Line(f"run {mending.run_id} {did}", "bold"), GAP, Facts(_repair_facts(mending))]
+    for doubt in mending.doubts:
+        page += [Line(f"in doubt: {doubt}", "yellow")]
+    if mending.unreadable:
+        unread = f"{count(mending.unreadable, 'record')} could not be read: an effect may have happened that is not known"
+        page += [Line(f"{unread}. Look outside before it goes on", "bold red")]
+    following = f"holdfast resume {mending.run_id} --here APP.py" if mending.done else f"holdfast check {mending.run_id} --repair"
+    commands = ["holdfast inbox", following] if mending.done and mending.doubts else [following]
+    return [*page, GAP, Line("Next:", "bold"), Commands([setting.command(command) for command in commands])]
+
+
+def _repair_facts(mending: Mending) -> list[Fact]:
+    facts: list[Fact] = [("damage", f"at record {mending.bad_seq}: {mending.what}"), ("stays", f"records 1 to {mending.keeps}")]
+    facts += [("goes back to", mending.checkpoint or "its beginning")] if mending.status == "blocked" else []
+    facts += [("moved aside", f"{count(mending.moved, 'record')} and the head as it was")]
+    return [*facts, ("stands as", mending.status)]

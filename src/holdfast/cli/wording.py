@@ -65,6 +65,12 @@ def as_json(value: Any) -> tuple[str, ...]:
     return (line,) if len(line) <= 60 else tuple(json.dumps(value, ensure_ascii=False, indent=2).split("\n"))  # noqa: PLR2004
 
 
+def shortened(value: Any, limit: int) -> str:
+    """A value as one line of JSON, cut where it is too long, and marked then."""
+    line = json.dumps(value, ensure_ascii=False)
+    return line if len(line) <= limit else f"{line[: limit - 3]}..."
+
+
 def count(number: int, noun: str) -> str:
     """A number with its noun: 1 step, 2 steps."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -9,6 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.codec.values import ValueCodec, codec_for
+from holdfast.errors import NotKept
+
+REMEDY = (
+    "Give what the parameter is annotated with; clients and settings are handed over: Holdfast(store, resources=[...]), hf.resource(Type)"
+)
 
 
 class OrderCodec:
@@ -37,11 +42,17 @@ class OrderCodec:
 
     def _kept(self, name: str, value: Any) -> str:
         collected = self._signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
-        return self._by_name()[name].keep(list(value) if collected else value)[0].decode()
+        try:
+            return self._by_name()[name].keep(list(value) if collected else value)[0].decode()
+        except NotKept as error:
+            raise NotKept(error.what, error.reason, REMEDY) from None
 
     def _by_name(self) -> dict[str, ValueCodec]:
         if self._codecs is None:
-            self._codecs = {name: codec_for(kind, f"argument {name!r}") for name, kind in self._annotations().items()}
+            try:
+                self._codecs = {name: codec_for(kind, f"argument {name!r}") for name, kind in self._annotations().items()}
+            except NotKept as error:
+                raise NotKept(error.what, error.reason, REMEDY) from None
         return self._codecs
 
     def _annotations(self) -> dict[str, object]:

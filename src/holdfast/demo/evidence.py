@@ -9,7 +9,7 @@ from itertools import chain
 from signal import SIGKILL
 from typing import Any, Literal, TypeAlias
 
-from holdfast._inspect import Checkpoint
+from holdfast._checkpoints import Checkpoint
 
 from .agent import ORDERS, STEPS_PER_ORDER
 
@@ -129,7 +129,7 @@ def _settled(evidence: Evidence) -> Finding:
     looked_up = _numbers(evidence.second.those("looked up"))
     return Finding(
         f"step {KILL_STEP} was looked up at the bank, found, and not charged again",
-        verdicts == ["landed says probe"] and looked_up == str(KILL_STEP),
+        verdicts == ["probe: landed"] and looked_up == str(KILL_STEP),
         f"verdicts: {', '.join(verdicts) or 'none'}; looked up: {looked_up}",
     )
 

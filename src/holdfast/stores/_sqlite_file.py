@@ -41,7 +41,7 @@ NETWORK = frozenset(
 def prepare(path: Path, url: str) -> None:
     """Make sure that a database of ours stands at `path`, or raise what stands there instead."""
     with os_errors(url):
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, exist_ok=True)  # one folder at the most: a path that was mistyped is not built up
         _refuse_network(path, url)
         if not path.exists():
             _refuse_unwritable(path.parent, url)

@@ -95,7 +95,8 @@ class MemoryStore:
         with self._lock:
             if self._heads.get(run_id) != repair.found:
                 return False
-            bad = [row for row in self._rows.get(run_id, ()) if row not in repair.good]
+            good = set(repair.good)
+            bad = [row for row in self._rows.get(run_id, ()) if row not in good]
             self._aside += [Aside(*why, "row", tuple(row)) for row in bad]
             self._aside += [Aside(*why, "head", tuple(repair.found))] if repair.found else []
             self._rows[run_id] = [*repair.good, *repair.rows]

@@ -1,0 +1,161 @@
+"""A run's records as lines for people: one per attempt of a step, and one for each thing that happened to the run itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from . import _records as rec
+from ._journal import verified
+from ._steps import shown_call
+from .store import Head, Row
+
+NOTE = 80
+"""Characters of a result that a line shows."""
+
+STATES = {
+    rec.AskOpened.kind: "asked", rec.AskAnswered.kind: "answered", rec.WatchTaken.kind: "watched", rec.WatchDrifted.kind: "drifted",
+}  # fmt: skip
+"""Words for a line that read better than the kind of its record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """One line of a run's history: a step's attempt, or something that happened to the run itself."""
+
+    seq: int
+    at_us: int
+    step_id: str
+    call: str
+    state: str
+    attempt: int = 0
+    effect: bool = False
+    duration_s: float | None = None
+    key: str = ""
+    note: str = ""
+
+
+@dataclass(slots=True)
+class _Folding:
+    """Lines under construction: a step's line is begun by its intent and finished by its outcome."""
+
+    lines: list[Checkpoint] = field(default_factory=list)
+    open: dict[str, int] = field(default_factory=dict)
+    started: dict[str, rec.StepStarted] = field(default_factory=dict)
+
+    def begin(self, row: Row, record: rec.StepStarted) -> None:
+        self.open[record.step_id] = len(self.lines)
+        self.started[record.step_id] = record
+        self.lines.append(_line(row, record, state="started", call=shown_call(record.name, record.args), key=record.key))
+
+    def finish(self, row: Row, record: Any, state: str, note: str = "") -> None:
+        """The outcome takes the place of the intent; what only the intent says is kept: an effect's key, the arguments."""
+        index, started = self.open.pop(record.step_id, None), self.started.get(record.step_id)
+        began_us = getattr(record, "started_us", 0) or (row.at_us if index is None else self.lines[index].at_us)
+        args = record.args or (started.args if started else None)
+        line = _line(row, record, state=state, call=shown_call(record.name, args), note=note, duration_s=(row.at_us - began_us) / 1e6)
+        if started is not None:
+            line = replace(line, effect=line.effect or started.effect, key=started.key)
+        if index is None:
+            self.lines.append(line)
+        else:
+            self.lines[index] = line
+
+    def break_off(self) -> None:
+        """Nobody is left to finish what is open: a step was broken off, of an effect it is not known whether it happened."""
+        for index in self.open.values():
+            line = self.lines[index]
+            self.lines[index] = replace(line, state="in doubt" if line.effect else "broken off", note="its process ended in the middle")
+        self.open.clear()
+
+
+def checkpoints(head: Head, rows: Sequence[Row], *, abandoned: bool) -> list[Checkpoint]:
+    """The rows of a run as lines; `abandoned` where nobody is left to finish what was begun."""
+    folding = _Folding()
+    for row, record in verified(head, rows):
+        match record:
+            case rec.StepStarted():
+                folding.begin(row, record)
+            case rec.StepDone():
+                folding.finish(row, record, "done", _done_note(record))
+            case rec.StepFailed():
+                folding.finish(row, record, "in doubt" if record.doubt else "failed", message(record.error))
+            case rec.AttemptFailed():
+                folding.finish(row, record, "in doubt" if record.landed == "unknown" else "attempt failed", message(record.error))
+            case rec.StepBrokenOff():
+                folding.finish(row, record, "broken off", f"by {record.cause}" if record.cause else "")
+            case rec.StateSaved() | rec.TimeRead():
+                pass
+            case _:
+                if isinstance(record, rec.RunResumed):
+                    folding.break_off()
+                state = STATES.get(record.kind) or record.kind.replace(".", " ")
+                folding.lines.append(_line(row, record, state=state, call="", note=_note(record)))
+    if abandoned:
+        folding.break_off()
+    return folding.lines
+
+
+def message(error: rec.Json) -> str:
+    """An error in words, uncut: its end says what to do."""
+    return f"{error.get('type')}: {error.get('message')}"
+
+
+def _line(
+    row: Row, record: rec.Record, *, state: str, call: str, key: str = "", note: str = "", duration_s: float | None = None
+) -> Checkpoint:
+    return Checkpoint(
+        seq=row.seq, at_us=row.at_us, step_id=record.step_id, call=call, state=state, key=key, note=note, duration_s=duration_s,
+        attempt=getattr(record, "attempt", 0), effect=getattr(record, "effect", False),
+    )  # fmt: skip
+
+
+def _done_note(record: rec.StepDone) -> str:
+    if record.not_kept:
+        return f"result not kept: {record.shown}"
+    shown = (record.value or b"").decode("utf-8", "replace")
+    return shown if len(shown) <= NOTE else shown[: NOTE - 3] + "..."
+
+
+def _note(record: rec.Record) -> str:
+    match record:
+        case rec.RunStarted():
+            return f"by {record.owner}" if record.owner else ""
+        case rec.RunResumed():
+            behind = f", behind {', '.join(record.cleared)}" if record.cleared else ""
+            return f"{record.why}{', by ' + record.owner if record.owner else ''}{behind}"
+        case rec.RunFailed() | rec.RunBlocked():
+            return message(record.error)
+        case rec.RunCancelled():
+            return f"by {record.by}{': ' + record.reason if record.reason else ''}"
+        case rec.RunWaiting():
+            return record.waits
+        case rec.RunReleased():
+            return record.reason
+    return _said(record)
+
+
+def _said(record: rec.Record) -> str:
+    """What was asked and found out about a step or a thing, and by whom."""
+    match record:
+        case rec.DoubtOpened():
+            return f"{record.reason} -> {record.action}"
+        case rec.DoubtSettled():
+            return f"{record.by}: {record.verdict.replace('_', ' ')}{_why(record.reason)}"
+        case rec.AskOpened():
+            return record.question
+        case rec.AskAnswered(timed_out=True):
+            return f"no: {record.reason}"
+        case rec.AskAnswered():
+            return f"{record.by}: {'yes' if record.yes else 'no'}{_why(record.reason)}"
+        case rec.WatchTaken():
+            shown = str(record.found.get("shown") or record.found.get("state") or "")
+            return f"{shown}, accepted as it is" if record.accepted else shown
+        case rec.WatchDrifted():
+            return f"{record.what}: it was {record.old or 'not there'}, it is {record.new or 'not there'} -> {record.action}"
+    return ""
+
+
+def _why(reason: str) -> str:
+    return f" ({reason})" if reason else ""

@@ -1,0 +1,41 @@
+"""Tracebacks that show the user's code: the frames of the engine between its lines say nothing to who reads them at night.
+
+`HOLDFAST_TRACEBACK=full` keeps them, for those who look for a bug of ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from types import TracebackType
+
+OURS = (str(Path(__file__).parent) + os.sep, str(Path(asyncio.__file__).parent) + os.sep)
+MAX_CHAIN = 20
+
+
+def without_our_frames(error: BaseException) -> None:
+    """Leave the engine's frames out of the traceback of an error and of those it came from; what has no others keeps them."""
+    if os.environ.get("HOLDFAST_TRACEBACK") == "full":
+        return
+    seen: list[BaseException] = []
+    stack: list[BaseException | None] = [error]
+    while stack and len(seen) < MAX_CHAIN:
+        current = stack.pop()
+        if current is None or current in seen:
+            continue
+        seen.append(current)
+        current.__traceback__ = _kept(current.__traceback__) or current.__traceback__
+        stack += [current.__cause__, current.__context__]
+
+
+def _kept(trace: TracebackType | None) -> TracebackType | None:
+    frames: list[TracebackType] = []
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(OURS):
+            frames.append(trace)
+        trace = trace.tb_next
+    kept: TracebackType | None = None
+    for frame in reversed(frames):
+        kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return kept

@@ -1,0 +1,179 @@
+"""Mistakes that people make: each is refused at once, in words that say what is true and what to write instead."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+import holdfast.sync as hfs
+from holdfast._frames import without_our_frames
+from holdfast.errors import Misuse, NotAwaited
+from holdfast.stores.memory import MemoryStore
+
+
+@hf.agent
+async def idle(x: int = 0) -> int:
+    return x
+
+
+def wrong(**options: Any) -> Any:
+    return hf.run(idle, 1, store=MemoryStore(), **options)
+
+
+def test_an_option_of_run_that_does_not_exist_is_not_swallowed() -> None:
+    with pytest.raises(Misuse, match=r"hf\.run has no option 'runid'; nothing was done\. Did you mean run_id=\?.*by position"):
+        wrong(runid="x")
+
+
+@pytest.mark.parametrize(("options", "told"), [({"retries": 3}, "or retry=?"), ({"colour": 1}, "It has: name, retry")])
+def test_an_option_of_a_step_that_does_not_exist_is_refused(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(Misuse) as refused:
+        hf.step(**options)(lambda: None)
+    assert told in str(refused.value)
+
+
+def test_a_number_is_not_a_retry_policy() -> None:
+    number: Any = 3
+    with pytest.raises(Misuse, match=r"Write retry=hf\.Retry\(attempts=5\)"):
+        hf.step(retry=number)(lambda: None)
+
+
+def test_an_effect_says_what_to_do_in_doubt_even_without_parentheses() -> None:
+    bare: Any = hf.effect
+    with pytest.raises(Misuse, match=r"hf\.resend\(\), hf\.verify\(probe\)"):
+        bare(lambda: None)
+
+
+def test_a_run_id_is_text() -> None:
+    with pytest.raises(Misuse, match="run_id='47'"):
+        wrong(run_id=47)
+
+
+def test_an_agent_that_was_called_is_told_from_one_that_was_not_decorated() -> None:
+    called: Any = idle(1)
+    with pytest.raises(Misuse, match=r"Hand over the agent: hf\.run\(agent, arguments\)"):
+        hf.run(called)
+
+
+def test_a_probe_with_other_parameters_is_found_when_decorating() -> None:
+    async def probe(order: str) -> hf.Verdict[int]:
+        return hf.NotLanded()
+
+    with pytest.raises(Misuse, match=r"probe\(order.*\).* is called with the arguments of charge\(order.*cents"):
+
+        @hf.effect(in_doubt=hf.verify(probe))  # type: ignore[arg-type]
+        async def charge(order: str, cents: int) -> int:
+            return cents
+
+
+def test_a_forgotten_await_is_an_error_and_the_run_is_not_done() -> None:
+    store, sent = MemoryStore(), list[int]()
+
+    @hf.effect(in_doubt="ask")
+    async def send(x: int) -> None:
+        sent.append(x)
+
+    @hf.agent
+    async def forgetful() -> str:
+        send(1)  # type: ignore[unused-coroutine]
+        return "sent"
+
+    with pytest.raises(NotAwaited, match=r"'send' \(step 1\) was called and never awaited; it was not executed"):
+        hf.run(forgetful, run_id="r", store=store)
+    with hf.Holdfast(store) as app:
+        assert app.show("r").status == "failed"
+    assert sent == []
+
+
+def test_what_a_race_cancelled_before_it_began_counts_as_awaited() -> None:
+    @hf.step
+    async def quick(x: int) -> int:
+        return x
+
+    @hf.agent
+    async def race() -> int:
+        return await hf.first(quick(1), quick(2), quick(3))
+
+    assert hf.run(race, store=MemoryStore()) == 1
+
+
+def test_results_instead_of_branches_are_refused() -> None:
+    @hfs.step
+    def one(x: int) -> int:
+        return x
+
+    @hfs.agent
+    def both() -> object:
+        branch: Any = one(1)
+        return hfs.gather(branch, branch)
+
+    with pytest.raises(Misuse, match=r"hf\.gather\(lambda: one\(1\)"):
+        hf.run(both, store=MemoryStore())
+
+
+def test_a_client_is_handed_over_not_passed() -> None:
+    @hf.agent
+    async def talk(client: threading.Thread) -> None: ...
+
+    with pytest.raises(hf.NotKept, match=r"resources=\[\.\.\.\]"):
+        hf.run(talk, threading.Thread(), store=MemoryStore())
+
+
+def test_a_person_can_say_what_an_effect_returned_that_could_not_be_kept() -> None:
+    store, made = MemoryStore(), list[object]()
+
+    @hf.effect(in_doubt="ask")
+    async def make() -> Any:
+        made.append(1)
+        return object()
+
+    @hf.agent
+    async def maker() -> Any:
+        return await make()
+
+    with pytest.raises(hf.ResultNotKept, match="holdfast resolve RUN 1 --landed JSON"):
+        hf.run(maker, run_id="r", store=store)
+    with hf.Holdfast(store) as app:
+        app.resolve("r", "1", landed={"id": 7}, by="ann")
+    assert hf.run(maker, run_id="r", store=store) == {"id": 7}
+    assert made == [1]
+
+
+def test_a_mistyped_path_is_not_built_up(tmp_path: Path) -> None:
+    with pytest.raises(hf.StoreError):
+        hf.run(idle, store=tmp_path / "no" / "such" / "runs.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_traceback_shows_the_users_lines_and_not_the_engines() -> None:
+    @hf.step
+    async def divide(x: int) -> int:
+        return 1 // x
+
+    @hf.agent
+    async def dividing() -> int:
+        return await divide(0)
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        hf.run(dividing, run_id="r", store=MemoryStore())
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "return 1 // x" in shown
+    assert "return await divide(0)" in shown
+    assert "_drive.py" not in shown
+    assert "run 'r' failed at step 1; finished steps are kept" in shown
+
+
+def test_all_frames_are_kept_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_TRACEBACK", "full")
+    with pytest.raises(hf.StoreError) as caught:
+        hf.run(idle, store="nowhere:")
+    before = caught.value.__traceback__
+    without_our_frames(caught.value)
+    assert isinstance(before, types.TracebackType)
+    assert caught.value.__traceback__ is before
