@@ -12,6 +12,7 @@ from typing import Any
 import apsw
 import pytest
 
+import holdfast
 import holdfast.sync as hf
 from cli_stage import Stage, command, staged
 from holdfast.cli import main
@@ -40,6 +41,9 @@ def test_runs_lists_what_changed_last_first(stage: Stage) -> None:
     ("words", "found"),
     [
         (("--status", "waiting"), {"waiting"}),
+        (("--status", "stopped"), {"dead"}),
+        (("--status", "stopped", "--status", "done"), {"dead", "done"}),
+        (("--status", "running"), {"dead"}),
         (("--status", "done", "--status", "failed"), {"done", "failed"}),
         (("--agent", "sell"), set()),
         (("--tag", "customer=7", "--status", "done"), {"done"}),
@@ -56,7 +60,7 @@ def test_runs_can_be_narrowed(stage: Stage, words: tuple[str, ...], found: set[s
 def test_show_begins_with_the_status_in_words_and_ends_with_the_next_commands(stage: Stage) -> None:
     text = stage.told("show", "waiting")
     assert text.startswith('waiting for a person: did charge(order="waiting", cents=500) at step 3 happen?')
-    assert text.index("owner    nobody") < text.index("Next:") < text.index("holdfast resolve waiting 3 --not-landed")
+    assert text.index("owner     nobody") < text.index("Next:") < text.index("holdfast resolve waiting 3 --not-landed")
 
 
 def test_show_tells_that_the_owner_is_dead_and_the_effect_in_doubt(stage: Stage) -> None:
@@ -69,7 +73,7 @@ def test_show_tells_that_the_owner_is_dead_and_the_effect_in_doubt(stage: Stage)
 
 def test_show_of_a_failed_run_tells_its_error_and_of_a_done_one_its_result(stage: Stage) -> None:
     assert stage.told("show", "failed").startswith("failed: Declined: [red]no stock[/red]")
-    assert 'result   "r-done"' in stage.told("show", "done")
+    assert 'result    "r-done"' in stage.told("show", "done")
 
 
 def test_commands_to_try_name_the_store_that_was_named(stage: Stage) -> None:
@@ -100,7 +104,7 @@ def test_inbox_has_each_doubt_with_the_commands_that_settle_it(stage: Stage) -> 
 
 
 def test_inbox_says_when_nothing_needs_a_person(stage: Stage) -> None:
-    stage.told("cancel", "waiting")
+    stage.told("resolve", "waiting", "3", "--not-landed")
     assert stage.told("inbox") == "nothing needs a person\n"
 
 
@@ -237,12 +241,22 @@ def test_a_step_named_by_a_model_cannot_make_the_commands_do_something_else(stag
     assert stage.told("resolve", "odd", item["step_id"], "--not-landed").startswith("the run is ready")
 
 
+def test_the_version_is_told_and_usage_names_arguments_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"holdfast {holdfast.__version__}\n"
+    assert main(["show", "--help"]) == 0
+    assert "Usage: holdfast show [OPTIONS] RUN\n" in capsys.readouterr().out
+    with pytest.raises(AttributeError, match="nothing_of_this_name"):
+        holdfast.nothing_of_this_name  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_help_shows_the_exit_codes_and_every_command_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     text = capsys.readouterr().out
     assert "Exit codes:" in text
+    assert "130  interrupted" in text
     names = [line.split()[0] for line in text.partition("Commands:")[2].partition("Exit codes:")[0].strip().splitlines() if line.strip()]
-    assert names == ["runs", "show", "history", "resume", "cancel", "inbox", "resolve", "check", "demo"]
+    assert names == ["runs", "show", "history", "resume", "cancel", "answer", "inbox", "resolve", "check", "demo"]
     for name in names:
         assert main([name, "--help"]) == 0
         assert f"Examples:\n    holdfast {name}" in capsys.readouterr().out

@@ -27,6 +27,7 @@ def stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Stage:
 BAD = [
     (("show", "nope"), 1, "there is no run 'nope'"),
     (("history", "nope"), 1, "there is no run 'nope'"),
+    (("show", "wating"), 1, "did you mean waiting?"),
     (("check", "nope"), 1, "there is no run 'nope'"),
     (("cancel", "nope"), 1, "there is no run 'nope'"),
     (("resume", "nope", "--here", "shop.py"), 1, "there is no run 'nope'"),
@@ -41,7 +42,7 @@ BAD = [
     (("resolve", "waiting", "1", "--not-landed"), 1, "is not in doubt"),
     (("resolve", "waiting", "7", "--not-landed"), 1, "has no step '7'"),
     (("resolve", "waiting", "3"), 2, "say one of --landed JSON and --not-landed"),
-    (("resolve", "waiting", "3", "--landed", "1", "--not-landed"), 2, "say one of --landed JSON and --not-landed"),
+    (("resolve", "waiting", "3", "--landed", "1", "--not-landed"), 2, "say only one of --landed JSON and --not-landed"),
     (("resolve", "waiting", "3", "--landed", "r-9"), 2, "--landed '\"r-9\"'"),
     (("resolve", "waiting", "3", "--landed", ""), 2, "is not JSON"),
     (("resolve", "waiting", "3", "--landed", "NaN"), 2, "is not JSON (it has no NaN)"),
@@ -73,6 +74,15 @@ def test_bad_input_is_told_and_loses_nothing(stage: Stage, words: tuple[str, ...
     assert "Traceback" not in err
     assert said in stage.document(*words, code=code)["error"]["message"]
     assert stage.document("runs")["runs"] == before
+
+
+def test_a_run_that_is_not_there_is_told_with_a_plain_path(stage: Stage) -> None:
+    assert f"there is no run 'nope' in {stage.store}. " in stage.give("show", "nope")[2]
+
+
+def test_an_error_about_a_result_points_to_the_help_of_its_command(stage: Stage) -> None:
+    for words in (("--landed", "r-9"), (), ("--landed", "1", "--not-landed")):
+        assert "`holdfast resolve --help` tells how it is used" in stage.give("resolve", "waiting", "3", *words)[2]
 
 
 def execute(store: Path, sql: str) -> None:
@@ -157,4 +167,4 @@ def test_every_exit_code_is_documented() -> None:
     text = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text()
     for code in Exit:
         assert f"| {code.value} |" in text
-    assert set(MEANINGS) == set(Exit) - {Exit.INTERRUPTED}
+    assert set(MEANINGS) == set(Exit)

@@ -83,7 +83,7 @@ def test_columns_that_can_give_way_get_what_the_others_leave() -> None:
 
 
 def test_a_page_without_a_terminal_is_aligned_text() -> None:
-    table = Table((Column("run"), Column("took", right=True)), [[Cell("a"), Cell("1 s")], [Cell("long", tight=("x",)), Cell("10 min")]])
+    table = Table((Column("run"), Column("took", right=True)), [[Cell("a"), Cell("1 s")], [Cell("long"), Cell("10 min")]])
     page: Page = [Line("[b]x[/b]\n"), Facts([("run", "a"), ("result", ("{", "}"))]), table, Commands(["holdfast runs"])]
     assert list(plain(page)) == [
         "[b]x[/b]\\n", "  run     a", "  result  {", "          }", "RUN     TOOK", "a        1 s", "long  10 min", "  holdfast runs",

@@ -24,11 +24,11 @@ def stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Stage:
 def test_a_settled_doubt_lets_the_run_finish_here(stage: Stage) -> None:
     told = stage.told("resolve", "waiting", "3", "--landed", '"r-9"', "--reason", "seen in the bank", "--by", "ann")
     assert told == "the run is ready to go on: holdfast resume waiting --here APP.py\n"
-    assert "doubt settled (landed says ann: seen in the bank)" in stage.told("show", "waiting")
+    assert "doubt settled, ann: landed (seen in the bank)" in stage.told("show", "waiting")
     text = stage.told("resume", "waiting", "--here", str(stage.shop))
     assert text.startswith("done\n")
-    assert 'result   "r-9"' in text
-    assert "landed says ann: seen in the bank" in stage.told("history", "waiting")
+    assert 'result    "r-9"' in text
+    assert "ann: landed (seen in the bank)" in stage.told("history", "waiting")
 
 
 def test_a_doubt_that_did_not_land_is_executed(stage: Stage) -> None:
@@ -80,7 +80,7 @@ def test_resume_elsewhere_marks_the_run_as_ready(stage: Stage) -> None:
 
 
 def test_cancel_closes_for_good_and_remembers_who_and_why(stage: Stage) -> None:
-    assert stage.told("cancel", "waiting", "--reason", "[b]enough[/b]", "--by", "ann") == "the run is cancelled\n"
+    assert stage.told("cancel", "waiting", "--reason", "[b]enough[/b]", "--by", "ann").startswith("the run is cancelled; step 3 charge(")
     assert stage.told("show", "waiting").startswith("cancelled by ann: [b]enough[/b]")
     code, _, err = stage.give("cancel", "waiting")
     assert (code, err) == (1, "holdfast: run 'waiting' is cancelled and stays so; nothing was changed\n")
@@ -143,3 +143,14 @@ def test_interrupting_ends_with_130_and_the_run_can_go_on(stage: Stage) -> None:
     assert (process.returncode, err) == (130, "")
     assert stage.status("failed") == "queued"
     assert stage.document("resume", "failed", "--here", str(stage.shop))["result"] == "r-failed"
+
+
+def test_a_doubt_outlives_the_run_that_is_cancelled_until_it_is_resolved(stage: Stage) -> None:
+    key = stage.document("inbox")["items"][0]["key"]
+    said = stage.told("cancel", "waiting", "--by", "ann")
+    assert f'the run is cancelled; step 3 charge(order="waiting", cents=500) stays in doubt, key {key}' in said
+    assert stage.told("show", "waiting").startswith("cancelled by ann; step 3 stays in doubt")
+    assert [item["run_id"] for item in stage.document("inbox")["items"]] == ["waiting"]
+    assert stage.told("resolve", "waiting", "3", "--landed", '"r-9"').startswith("the run stays cancelled")
+    assert stage.told("inbox") == "nothing needs a person\n"
+    assert (stage.status("waiting"), stage.told("check", "waiting").endswith("no damage\n")) == ("cancelled", True)

@@ -221,7 +221,7 @@ def test_inconclusive_verdicts_are_recorded(app: hf.Holdfast, bank: Bank, mode: 
     with pytest.raises(hf.RunWaiting):
         app.run(charging(mode, paying(bank), hf.verify(unsure, settle=0)), "o-1", run_id="r", wait=False)
     notes = [line.note for line in app.history("r") if line.state == "doubt settled"]
-    assert notes == ["unknown says probe: the probe does not know: two charges look alike"]
+    assert notes == ["probe: unknown (the probe does not know: two charges look alike)"]
 
 
 def test_not_landed_is_believed_only_after_the_settling_time(app: hf.Holdfast, bank: Bank, mode: str) -> None:
@@ -550,9 +550,17 @@ def test_a_memory_store_never_proves_a_death() -> None:
     assert not pulse.dead
 
 
-def test_a_cancelled_run_is_not_opened_again_by_resolving_its_doubt(app: hf.Holdfast, store: WatchedMemory, bank: Bank, mode: str) -> None:
+def test_the_doubt_of_a_cancelled_run_can_be_resolved_and_the_run_stays_closed(
+    app: hf.Holdfast, store: WatchedMemory, bank: Bank, mode: str
+) -> None:
     asked(app, store, bank, mode)
-    app.cancel("r", by="ann")
-    with pytest.raises(Refusal, match="cancelled"):
-        app.resolve("r", "1", landed="r-1", by="bob")
-    assert app.show("r").status == "cancelled"
+    assert "stays in doubt, key hf-" in app.cancel("r", by="ann")
+    assert [item.step_id for item in app.inbox()] == ["1"]
+    before = app.show("r")
+    assert "stays cancelled" in app.resolve("r", "1", landed="r-1", by="bob")
+    assert (app.show("r").status, app.show("r").attempt) == ("cancelled", before.attempt)
+    assert (app.inbox(), app.show("r").next_commands, app.check("r")[0].good) == ([], [], True)
+    with pytest.raises(Refusal, match="cancelled and stays so"):
+        app.resolve("r", "1", not_landed=True, by="bob")
+    with pytest.raises(hf.RunCancelled):
+        app.run(charging(mode, paying(bank), "ask"), "o-1", run_id="r")

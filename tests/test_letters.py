@@ -86,7 +86,7 @@ def test_a_word_about_an_owned_run_is_a_letter_that_the_owner_records(app: hf.Ho
     assert run.join() == [1, 2]
     assert [kind for kind in kinds(operator) if kind.startswith("run.")] == ["run.started", "run.done"]
     assert kinds(operator)[: len(before)] == before
-    assert {line.note for line in operator.history("r") if line.state == "doubt settled"} == {"landed says ann"}
+    assert {line.note for line in operator.history("r") if line.state == "doubt settled"} == {"ann: landed"}
     assert operator.store.letters(["r"]) == []
 
 
@@ -253,7 +253,7 @@ def test_cancelling_an_effect_in_its_body_leaves_it_broken_off(app: hf.Holdfast,
 def test_a_run_that_nobody_owns_is_cancelled_at_once(app: hf.Holdfast) -> None:
     with pytest.raises(hf.RunWaiting):
         app.run(asking_alone, run_id="r", wait=False)
-    assert app.cancel("r", by="ann") == "the run is cancelled"
+    assert app.cancel("r", by="ann").startswith("the run is cancelled; step 1 charge(")
     assert kinds(app)[-2:] == ["run.resumed", "run.cancelled"]
     with pytest.raises(Refusal, match="stays so"):
         app.cancel("r", by="ann")

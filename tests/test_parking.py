@@ -18,6 +18,7 @@ from holdfast._commands import Commit, WaitForPerson
 from holdfast._drive import drive_async, drive_blocking
 from holdfast._run import Scope, place
 from holdfast.errors import Unwinding
+from holdfast.stores.memory import MemoryStore
 
 
 @pytest.fixture
@@ -235,3 +236,51 @@ def test_a_person_who_is_faster_than_the_waiter_is_heard(app: hf.Holdfast, mode:
         return str(drive_blocking(answered_already(), scope().run, scope()))
 
     assert app.run(agent if mode == "async" else blocking, run_id="r", wait=False) == "ann"
+
+
+def asking_beside(limit: int | None) -> tuple[MemoryStore, list[str], Any]:
+    """A run whose first branch asks a person, with others beside or behind it."""
+    store, worked = MemoryStore(), list[str]()
+
+    @hf.effect(in_doubt="ask")
+    async def sign(name: str) -> str:
+        raise RuntimeError("no reply")
+
+    @hf.step
+    async def work(name: str) -> str:
+        worked.append(name)
+        return name
+
+    async def branch(name: str) -> str:
+        return await sign(name) if name == "a" else await work(name)
+
+    @hf.agent
+    async def both() -> list[str]:
+        return await hf.map(branch, ["a", "b", "c"], limit=limit)
+
+    return store, worked, both
+
+
+def test_branches_that_have_not_begun_get_their_chance_before_the_run_parks() -> None:
+    store, worked, both = asking_beside(limit=None)
+    for _ in range(2):
+        with pytest.raises(hf.RunWaiting):
+            hf.run(both, run_id="r", store=store, wait=False)
+    assert worked == ["b", "c"]
+
+
+def test_branches_behind_one_that_waits_do_not_keep_the_run_from_parking() -> None:
+    store, worked, both = asking_beside(limit=1)
+    with pytest.raises(hf.RunWaiting):
+        hf.run(both, run_id="r", store=store, wait=False)
+    assert worked == []
+    with hf.Holdfast(store) as app:
+        app.resolve("r", "1.1.1", landed="signed")
+    assert hf.run(both, run_id="r", store=store, wait=False) == ["signed", "b", "c"]
+
+
+def test_a_branch_that_takes_the_place_of_one_that_ended_is_not_cut_off() -> None:
+    store, worked, both = asking_beside(limit=2)
+    with pytest.raises(hf.RunWaiting):
+        hf.run(both, run_id="r", store=store, wait=False)
+    assert worked == ["b", "c"]

@@ -11,12 +11,13 @@ import asyncio
 import contextvars
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from . import _records as rec
 from ._commands import Commit, Life, Turn
 from ._drive import drive_async
-from ._run import Scope, place
+from ._run import Group, Scope, place
 from ._verbs import in_agent
 from .errors import Misuse, ReplayMismatch, Unwinding, WrongMode
 
@@ -26,6 +27,7 @@ C = TypeVar("C")
 T = TypeVar("T")
 Errors: TypeAlias = Literal["raise", "return"]
 Outcome: TypeAlias = tuple[Any, BaseException | None]
+Branch: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
 
 RACE = "hf.first"
 
@@ -68,8 +70,7 @@ def gather(*branches: Awaitable[Any], errors: Errors = "raise") -> Coroutine[Any
     """Wait for all branches; give their results in order, or raise the error of the lowest."""
     scope = async_scope("gather")
     step_id = reserved_group(scope, "gather")
-    starts = [_branch(scope, f"{step_id}.{index}", _awaited, branch) for index, branch in enumerate(branches, 1)]
-    return _gathered(scope, starts, errors)
+    return _gathered(scope, step_id, [partial(_awaited, branch) for branch in branches], len(branches), errors)
 
 
 @overload
@@ -86,14 +87,10 @@ def map(
     """Call `fn` for each item in a branch of its own, at most `limit` at a time."""
     scope = async_scope("map")
     step_id = reserved_group(scope, "map")
-    gate = asyncio.Semaphore(checked_limit(limit))
-
-    async def one(item: Any) -> Any:
-        async with gate:
-            return await fn(item)
+    branches, room = [partial(_called, fn, item) for item in items], checked_limit(limit)
 
     async def listed() -> list[Any]:
-        return list(await _gathered(scope, [_branch(scope, f"{step_id}.{i}", one, item) for i, item in enumerate(items, 1)], errors))
+        return list(await _gathered(scope, step_id, branches, room, errors))
 
     return listed()
 
@@ -125,35 +122,35 @@ async def _awaited(branch: Awaitable[Any]) -> Any:
     return await branch
 
 
-def _branch(
-    parent: Scope, path: str, fn: Callable[..., Coroutine[Any, Any, Any]], *args: Any, doomed: bool = False
-) -> Callable[[], asyncio.Task[Any]]:
-    """Something that starts the branch as a task in a scope of its own."""
+async def _called(fn: Callable[[Any], Awaitable[Any]], item: Any) -> Any:
+    return await fn(item)
+
+
+def _start(
+    parent: Scope, path: str, branch: Branch, *, group: Group, gate: asyncio.Semaphore, doomed: bool = False
+) -> asyncio.Task[Any]:
+    """Start a branch as a task, which begins in a scope of its own as soon as there is room for it."""
 
     async def body() -> Any:
-        scope = Scope(parent.run, path, parent, doomed=doomed)
-        place.set(scope)
-        try:
-            return await fn(*args)
-        finally:
-            scope.close()
+        async with gate:
+            scope = Scope(parent.run, path, parent, doomed=doomed)
+            group.begun += 1
+            place.set(scope)
+            try:
+                return await branch()
+            finally:
+                group.ended += 1
+                scope.close()
 
-    return lambda: asyncio.get_running_loop().create_task(body(), context=contextvars.copy_context())
+    return asyncio.get_running_loop().create_task(body(), context=contextvars.copy_context())
 
 
-async def _gathered(scope: Scope, starts: Sequence[Callable[[], asyncio.Task[Any]]], errors: Errors) -> tuple[Any, ...]:
-    refuse_too_many(len(starts))
-    run = scope.run
-    run.committer.enter(len(starts))
-    run.branches += len(starts)
-    tasks = [start() for start in starts]
-    scope.joining = True
-    try:
+async def _gathered(scope: Scope, step_id: str, branches: Sequence[Branch], limit: int, errors: Errors) -> tuple[Any, ...]:
+    refuse_too_many(len(branches))
+    gate = asyncio.Semaphore(max(limit, 1))
+    with Group(scope, len(branches), limit) as group:
+        tasks = [_start(scope, f"{step_id}.{index}", branch, group=group, gate=gate) for index, branch in enumerate(branches, 1)]
         await _all_done(tasks)
-    finally:
-        scope.joining = False
-        run.committer.enter(-len(starts))
-        run.branches -= len(starts)
     return collected([_outcome(task) for task in tasks], errors)
 
 
@@ -175,7 +172,7 @@ async def _all_done(tasks: Sequence[asyncio.Task[Any]]) -> None:
             for task in tasks:
                 task.cancel()
     if cancelled is not None:
-        raise_unwinding(task.exception() for task in tasks if not task.cancelled())
+        raise_unwinding([task.exception() for task in tasks if not task.cancelled()])
         raise cancelled
 
 
@@ -196,12 +193,20 @@ def raise_unwinding(errors: Iterable[BaseException | None]) -> None:
 
 
 async def _raced(scope: Scope, step_id: str, branches: Sequence[Awaitable[Any]]) -> Any:
-    run = scope.run
     won, seq = recorded_winner(scope, step_id)
-    run.committer.enter(len(branches))
-    run.branches += len(branches)
-    tasks = [_branch(scope, f"{step_id}.{i + 1}", _awaited, b, doomed=won not in (None, i))() for i, b in enumerate(branches)]
-    scope.joining = True
+    gate = asyncio.Semaphore(len(branches))
+    with Group(scope, len(branches), len(branches)) as group:
+        tasks = [
+            _start(scope, f"{step_id}.{index + 1}", partial(_awaited, branch), group=group, gate=gate, doomed=won not in (None, index))
+            for index, branch in enumerate(branches)
+        ]
+        winner = await _decided(scope, step_id, tasks, won, seq)
+    return tasks[winner].result()
+
+
+async def _decided(scope: Scope, step_id: str, tasks: Sequence[asyncio.Task[Any]], won: int | None, seq: int) -> int:
+    """Who came first, recorded; by then the others have been cancelled and have ended."""
+    run = scope.run
     try:
         winner = await _winner(tasks, won)
         await drive_async(record_winner(step_id, winner, seq), run, scope)
@@ -216,11 +221,7 @@ async def _raced(scope: Scope, step_id: str, branches: Sequence[Awaitable[Any]])
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
-    finally:
-        scope.joining = False
-        run.committer.enter(-len(branches))
-        run.branches -= len(branches)
-    return tasks[winner].result()
+    return winner
 
 
 def recorded_winner(scope: Scope, step_id: str) -> tuple[int | None, int]:

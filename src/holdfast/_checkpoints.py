@@ -133,6 +133,8 @@ def _note(record: rec.Record) -> str:
             return record.waits
         case rec.RunReleased():
             return record.reason
+        case rec.RunRepaired():
+            return f"by {record.by}: record {record.bad_seq} was damaged ({record.what}), {record.moved} moved aside{_why(record.reason)}"
     return _said(record)
 
 

@@ -324,9 +324,13 @@ def _current(journal: Journal, lines: Sequence[Checkpoint]) -> Checkpoint | None
 
 def _stands(journal: Journal, lines: Sequence[Checkpoint]) -> str:
     """What was said last about the run as a whole; of a blocked one, what does not fit."""
-    if journal.head.status == "blocked" and isinstance(journal.verdict, rec.RunBlocked):
-        return _mismatch(journal.verdict.error)
+    if journal.head.status == "blocked":
+        return _why_blocked(journal)
     return next((line.note for line in reversed(lines) if line.state.startswith("run ")), "")
+
+
+def _why_blocked(journal: Journal) -> str:
+    return _mismatch(journal.verdict.error) if isinstance(journal.verdict, rec.RunBlocked) else journal.head.note
 
 
 def _mismatch(error: rec.Json) -> str:
@@ -368,7 +372,7 @@ def _next_commands(engine: Engine, head: Head, journal: Journal) -> list[str]:
         case "running" if _lives(engine, head):
             return [f"holdfast history {head.run_id}"]
         case "blocked":
-            return _unblocking(head.run_id)
+            return _unblocking(journal)
         case _:
             return [f"holdfast resume {head.run_id} --here APP.py"]
 
@@ -402,8 +406,9 @@ def _answering(run_id: str, ask_id: str) -> list[str]:
     return [f"holdfast answer {ask} yes", f"holdfast answer {ask} no"]
 
 
-def _unblocking(run_id: str) -> list[str]:
-    return [f"holdfast resume {run_id} --here OLD_APP.py", f"holdfast cancel {run_id}"]
+def _unblocking(journal: Journal) -> list[str]:
+    run_id, app = journal.head.run_id, "APP.py" if isinstance(journal.verdict, rec.RunRepaired) else "OLD_APP.py"
+    return [f"holdfast resume {run_id} --here {app}", f"holdfast cancel {run_id}"]
 
 
 def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
@@ -425,15 +430,15 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
         )
         for ask_id, asked in _asks(engine, journal)
     ]  # fmt: skip
-    if head.status != "blocked" or not isinstance(journal.verdict, rec.RunBlocked):
+    if head.status != "blocked" or not isinstance(journal.verdict, rec.RunBlocked | rec.RunRepaired):
         return doubts + asks
     blocked = Item(
         kind="blocked", run_id=head.run_id, step_id=journal.verdict.step_id, since_us=head.updated_us,
-        what=_mismatch(journal.verdict.error), commands=_unblocking(head.run_id), call=call, tags=tags,
+        what=_why_blocked(journal), commands=_unblocking(journal), call=call, tags=tags,
     )  # fmt: skip
     return [*doubts, *asks, blocked]
 
 
 def _damaged(head: Head, error: Exception) -> Item:
-    commands = [f"holdfast check {head.run_id}"]
+    commands = [f"holdfast check {head.run_id}", f"holdfast check {head.run_id} --repair --dry-run"]
     return Item(kind="damaged", run_id=head.run_id, step_id="", what=str(error), since_us=head.updated_us, commands=commands)

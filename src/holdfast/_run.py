@@ -13,7 +13,7 @@ import random
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from . import _records as rec
 from ._clock import Clock
@@ -125,6 +125,36 @@ class Scope(Place):
         self.run.park_if_stuck()
 
 
+class Group:
+    """Branches that belong together while their scope waits for them; at most `limit` are under way at once."""
+
+    __slots__ = ("_scope", "begun", "ended", "limit", "total")
+
+    def __init__(self, scope: Scope, total: int, limit: int) -> None:
+        self._scope, self.total, self.limit = scope, total, limit
+        self.begun = self.ended = 0
+
+    def can_begin(self) -> bool:
+        """Whether a branch is about to begin, which has not had its chance to do anything."""
+        return self.begun < self.total and self.begun - self.ended < self.limit
+
+    def __enter__(self) -> Self:
+        run = self._scope.run
+        run.committer.enter(self.total)
+        run.branches += self.total
+        run.groups.append(self)
+        self._scope.joining = True
+        run.turnstile.come_back(self._scope)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        run = self._scope.run
+        self._scope.joining = False
+        run.groups.remove(self)
+        run.branches -= self.total
+        run.committer.enter(-self.total)
+
+
 class Body(Place):
     """The inside of a step: what may be repeated, and what must not be called from here."""
 
@@ -200,6 +230,7 @@ class Run:
         self.origin = journal.started.origin
         self.turnstile = Turnstile(journal.outcomes(), alone=lambda: not self.branches and self.calls <= 1, boundary=self._boundary)
         self.scopes: list[Scope] = []
+        self.groups: list[Group] = []
         self.in_progress = self.branches = self.calls = 0
         self.requested: set[str] = set()
         self.long_steps: dict[str, tuple[float, Callable[[], rec.StepStarted]]] = {}
@@ -294,9 +325,9 @@ class Run:
 
     def stuck(self) -> bool:
         """Whether every line of execution that is known waits for a person, and no step runs."""
-        return bool(self.waiters) and all(
-            scope.lives == scope.doubts and (scope.joining or scope.doubts > 0) for scope in self.scopes
-        )
+        if not self.waiters or any(group.can_begin() for group in self.groups):
+            return False
+        return all(scope.lives == scope.doubts and (scope.joining or scope.doubts > 0) for scope in self.scopes)
 
     def draw_uuid(self, where: Scope | Body) -> uuid.UUID:
         return uuid_from(where.random())

@@ -24,7 +24,7 @@ from ._branches import (
     reserved_group,
 )  # fmt: skip
 from ._drive import drive_blocking
-from ._run import Scope, place
+from ._run import Group, Scope, place
 from .errors import BranchLost, Misuse
 
 A = TypeVar("A")
@@ -123,6 +123,7 @@ def _run_threads(
 
     def body(index: int) -> None:
         inner = Scope(scope.run, f"{step_id}.{index + 1}", scope, doomed=won not in (None, index))
+        group.begun += 1
         place.set(inner)
         try:
             outcomes[index] = _called(branches[index])
@@ -131,19 +132,14 @@ def _run_threads(
         except BaseException as error:  # noqa: BLE001 (carried to the thread that gathers)
             outcomes[index] = (None, error)
         finally:
+            group.ended += 1
             inner.close()
             gate.release()
 
-    scope.run.committer.enter(len(branches))
-    scope.joining = True
-    scope.run.turnstile.come_back(scope)
-    try:
+    with Group(scope, len(branches), limit) as group:
         threads = [_started(gate, body, index, f"holdfast-{step_id}.{index + 1}") for index in range(len(branches))]
         for thread in threads:
             thread.join()
-    finally:
-        scope.joining = False
-        scope.run.committer.enter(-len(branches))
     return outcomes
 
 

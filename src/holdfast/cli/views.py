@@ -139,7 +139,7 @@ def _owner(run: RunView) -> str:
 
 def _step_fact(step: Checkpoint, now_us: int) -> str:
     tries = f", try {step.attempt}" if step.attempt > 1 else ""
-    settled = f" ({step.note})" if step.state == "doubt settled" else ""
+    settled = f", {step.note}" if step.state == "doubt settled" else ""
     return f"{step.step_id} {step.call}: {step.state}{settled}{tries}, {ago(step.at_us, now_us)}"
 
 

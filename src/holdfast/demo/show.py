@@ -160,13 +160,24 @@ def _entry(order: str, cents: int, charges: int, mails: int) -> str:
 def _conclude(console: Console, found: Sequence[Finding], took_s: float) -> int:
     for finding in found:
         verdict, seen = ("[green]ok[/]    ", "") if finding.holds else ("[red bold]NOT SO[/]", f"; seen: {finding.seen}")
-        console.print(f"{verdict}  {escape(finding.claim + seen)}", soft_wrap=not console.is_terminal)
+        _hang(console, verdict, finding.claim + seen)
     broken = [finding for finding in found if not finding.holds]
     if broken:
         console.print(f"\n[red bold]{len(broken)} of {len(found)} promises were not kept.[/]")
         return 1
     console.print(f"\n[green bold]Nothing was lost and nothing was done twice.[/] All of it took {took_s:.1f} s.")
+    console.print("\nNext: [cyan]holdfast --help[/]")
     return 0
+
+
+def _hang(console: Console, mark: str, text: str) -> None:
+    """A mark with a text beside it; where a person looks, the text is wrapped and all of it stands right of the mark."""
+    if not console.is_terminal:
+        console.print(f"{mark}  {escape(text)}", soft_wrap=True)
+        return
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_row(mark, escape(text))
+    console.print(grid)
 
 
 def _sums(first: int, second: int) -> tuple[str, str, str]:

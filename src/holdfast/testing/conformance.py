@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.store import Append, Head, Query, Row, Stale, Store
+from holdfast.store import Append, Head, Query, Repair, Repairable, Row, Stale, Store
 
 BIG = 8 * 1024 * 1024
 WRITERS, WRITES, TRIES = 4, 15, 2_000
@@ -62,6 +62,22 @@ def listed(store: Store, query: Query) -> list[str]:
 def keep(store: Store, kept: Head) -> None:
     """Put a run with exactly this head into the store."""
     assert store.append([Append(kept.run_id, 0, 0, [row(1)], kept)]) == [None]
+
+
+def repair(run_id: str, *, rows: int, good: int) -> Repair:
+    """The repair that keeps the first `good` of so many rows and goes on with one more, under epoch 2."""
+    kept, added = [row(n) for n in range(1, good + 1)], row(good + 1, epoch=2)
+    return Repair(run_id, head(run_id, rows), kept, [added], head(run_id, good + 1, epoch=2, owner=None), 77, "ann", "because")
+
+
+def repaired(store: Store, run_id: str, *, rows: int, good: int) -> Repairable:
+    """The store, holding a run to be repaired; a store that cannot do that is none the worse for it."""
+    if not isinstance(store, Repairable):
+        pytest.skip("this store cannot move rows aside")
+    assert store.append([create(run_id, rows=rows)]) == [None]
+    assert store.found(run_id) == (head(run_id, rows), [row(n) for n in range(1, rows + 1)])
+    assert good < rows
+    return store
 
 
 class StoreConformance:
@@ -325,6 +341,47 @@ class StoreConformance:
             after = page[-1].run_id
             store.append([onward(page[0].run_id, 1)])
         assert met == ["a", "b", "c", "d", "e"]
+
+    # repairs, where the store can do them
+
+    def test_what_is_not_good_is_moved_aside_and_kept(self, store: Store) -> None:
+        mended = repaired(store, "run", rows=4, good=2)
+        assert mended.set_aside(repair("run", rows=4, good=2)) is True
+        moved = head("run", 3, epoch=2, owner=None)
+        assert store.load("run") == (moved, [row(1), row(2), row(3, epoch=2)])
+        assert [one.fields for one in mended.aside("run") if one.what == "row"] == [tuple(row(3)), tuple(row(4))]
+        assert [one.fields for one in mended.aside("run") if one.what == "head"] == [tuple(head("run", 4))]
+        assert {(one.run_id, one.at_us, one.by, one.why) for one in mended.aside("run")} == {("run", 77, "ann", "because")}
+        assert store.append([Append("run", 2, 3, [row(4, epoch=2)], head("run", 4, epoch=2))]) == [None]
+
+    def test_a_repair_leaves_other_runs_alone(self, store: Store) -> None:
+        store.enroll("me")
+        store.append([create("other", rows=5)])
+        mended = repaired(store, "run", rows=4, good=2)
+        assert mended.set_aside(repair("run", rows=4, good=2)) is True
+        assert store.load("other") == (head("other", 5), [row(n) for n in range(1, 6)])
+        assert mended.aside("other") == []
+        assert store.check() == []
+
+    def test_a_repair_of_a_run_that_moved_changes_nothing(self, store: Store) -> None:
+        mended = repaired(store, "run", rows=4, good=2)
+        store.append([onward("run", 4)])
+        assert mended.set_aside(repair("run", rows=4, good=2)) is False
+        assert store.load("run") == (head("run", 5), [row(n) for n in range(1, 6)])
+        assert mended.aside("run") == []
+
+    def test_a_repair_shuts_out_who_wrote_before(self, store: Store) -> None:
+        mended = repaired(store, "run", rows=4, good=2)
+        assert mended.set_aside(repair("run", rows=4, good=2)) is True
+        assert store.append([onward("run", 4)]) == [Stale(head("run", 3, epoch=2, owner=None))]
+
+    def test_repairs_add_up(self, store: Store) -> None:
+        mended = repaired(store, "run", rows=4, good=2)
+        first, again = repair("run", rows=4, good=2), repair("run", rows=3, good=1)
+        assert mended.set_aside(first) is True
+        assert mended.found("run") == (first.head, [row(1), row(2), row(3, epoch=2)])
+        assert mended.set_aside(again._replace(found=first.head)) is True
+        assert [one.fields[0] for one in mended.aside("run") if one.what == "row"] == [3, 4, 2, 3]
 
     # life
 

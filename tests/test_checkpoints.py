@@ -1,0 +1,135 @@
+"""Lines of history: what each record says to a person, and that nothing is said wrongly about time, effects and attempts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast.sync as hf
+from holdfast import _checkpoints
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[hf.Holdfast]:
+    with hf.Holdfast(tmp_path / "runs.db") as opened:
+        yield opened
+
+
+def notes(app: hf.Holdfast, state: str) -> list[str]:
+    return [line.note for line in app.history("r") if line.state == state]
+
+
+def test_a_step_took_as_long_as_its_body_even_where_its_start_was_written_late(app: hf.Holdfast) -> None:
+    took: list[float] = []
+
+    @hf.step
+    def slow() -> None:
+        began = time.monotonic()
+        while time.monotonic() - began < 0.4:
+            time.sleep(0.05)
+        took.append(time.monotonic() - began)
+
+    @hf.agent
+    def work() -> None:
+        slow()
+
+    app.run(work, run_id="r")
+    [line] = [line for line in app.history("r") if line.call]
+    assert line.duration_s is not None
+    assert line.duration_s >= took[0] - 0.01
+
+
+def test_an_effect_whose_attempt_raised_is_an_effect_and_keeps_its_key(app: hf.Holdfast) -> None:
+    @hf.effect(in_doubt="ask")
+    def pay() -> None:
+        raise OSError("the line went dead")
+
+    @hf.agent
+    def buy() -> None:
+        pay()
+
+    with pytest.raises(hf.RunWaiting):
+        app.run(buy, run_id="r", wait=False)
+    [line] = [line for line in app.history("r") if line.call]
+    assert (line.state, line.effect, line.key[:3]) == ("in doubt", True, "hf-")
+
+
+def test_an_error_is_never_cut(app: hf.Holdfast) -> None:
+    told = "no " * 500 + "and here is what to do"
+
+    @hf.step
+    def fail() -> None:
+        raise ValueError(told)
+
+    @hf.agent
+    def work() -> None:
+        fail()
+
+    with pytest.raises(ValueError, match="no no"):
+        app.run(work, run_id="r")
+    assert notes(app, "failed") == [f"ValueError: {told}"]
+    assert app.show("r").last_error == f"ValueError: {told}"
+
+
+@hf.effect(in_doubt="ask", approve=True)
+def wire(cents: int) -> str:
+    return f"wired {cents}"
+
+
+@hf.agent
+def transfer(cents: int) -> str:
+    return wire(cents)
+
+
+def test_questions_and_answers_read_well(app: hf.Holdfast) -> None:
+    with pytest.raises(hf.RunWaiting):
+        app.run(transfer, 5, run_id="r", wait=False)
+    app.answer("r", "approve:1", yes=True, by="ann", reason="seen it")
+    assert app.run(transfer, 5, run_id="r") == "wired 5"
+    assert "wire(cents=5)" in notes(app, "asked")[0]
+    assert notes(app, "answered") == ["ann: yes (seen it)"]
+
+
+def test_what_was_watched_and_how_it_drifted_reads_well(app: hf.Holdfast, tmp_path: Path) -> None:
+    file = tmp_path / "plan.txt"
+    file.write_text("a")
+
+    @hf.effect(in_doubt="ask", approve=True)
+    def build() -> None:
+        pass
+
+    @hf.agent
+    def work() -> None:
+        hf.watch(file, on_change="warn")
+        build()
+
+    with pytest.raises(hf.RunWaiting):
+        app.run(work, run_id="r", wait=False)
+    file.write_text("b")
+    app.answer("r", "approve:1", yes=True, by="ann")
+    app.run(work, run_id="r")
+    drifted = notes(app, "drifted")
+    assert [note.partition(":")[0] for note in drifted] == ["changed"]
+    assert drifted[0].endswith("-> warn")
+    assert "accepted as it is" in notes(app, "watched")[-1]
+    assert set(_checkpoints.STATES.values()) == {"asked", "answered", "watched", "drifted"}
+
+
+def test_only_processes_that_took_the_run_up_are_counted(app: hf.Holdfast) -> None:
+    seen: list[int] = []
+
+    @hf.agent
+    def work() -> str:
+        seen.append(hf.current().attempt)
+        return wire(7)
+
+    with pytest.raises(hf.RunWaiting):
+        app.run(work, run_id="r", wait=False)
+    app.answer("r", "approve:1", yes=True, by="ann")
+    app.resume("r", by="ann")
+    assert app.show("r").attempt == 1
+    app.run(work, run_id="r")
+    assert (seen, app.show("r").attempt) == ([1, 2], 2)
