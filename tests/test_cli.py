@@ -148,7 +148,7 @@ def test_check_names_the_first_bad_record_and_what_is_still_good(stage: Stage) -
     damage(stage.store, "done", 3)
     text = stage.told("check", "--all", code=4)
     assert "run done is damaged at record 3: its digest does not match what it holds" in text
-    assert "its records 1 to 2 are good; the last of them is step.done 1" in text
+    assert "its records 1 to 2 are good, up to step 1, search" in text
     assert "1 damaged run" in text
     assert stage.told("check", "waiting").endswith("no damage\n")
     verdict = next(run for run in stage.document("check", "done", code=4)["runs"] if not run["good"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,7 @@ def transfer(cents: int) -> str:
 @pytest.fixture
 def stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Stage:
     """A run that waits for an approval, and the file of its agent."""
+    scope: dict[str, Any]
     stage, scope = Stage(tmp_path, capsys), {"__name__": "app"}
     stage.shop.write_text(WIRE)
     exec(compile(WIRE, str(stage.shop), "exec"), scope)
@@ -124,10 +126,11 @@ def test_a_blocked_run_says_what_does_not_fit_and_how_to_go_on(stage: Stage) -> 
     assert code == 1
     text = stage.told("show", "pay-1")
     assert text.startswith('blocked: step 1 was look(what="the account") when it was recorded; the code now calls look(what="the other')
-    assert "run it with the old version of the code" in text
+    assert "Nothing was executed and the run is blocked" in text
     assert "holdfast resume pay-1 --here OLD_APP.py" in text
     assert "holdfast cancel pay-1" in text
     assert "blocked, by" not in text
+    assert stage.told("runs").rstrip().endswith("...")
 
 
 @pytest.mark.parametrize("columns", [80, 120])

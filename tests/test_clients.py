@@ -13,6 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from agents_for_tests.clients import (
+    PATIENT_S,
     Client,
     by_aiohttp,
     by_async_httpx,
@@ -68,9 +69,9 @@ PAIRS = [
 ]
 
 
-def said(call: Client, url: str) -> str:
+def said(call: Client, *args: object) -> str:
     with pytest.raises(Exception) as caught:
-        call(url)
+        call(*args)
     if isinstance(caught.value, urllib.error.HTTPError):
         caught.value.close()
     return landing(caught.value, ())
@@ -79,7 +80,7 @@ def said(call: Client, url: str) -> str:
 @pytest.mark.parametrize(("client", "word"), PAIRS)
 def test_what_came_back_says_whether_it_happened(client: str, word: str) -> None:
     with serving(word) as service:
-        assert said(CLIENTS[client][1](), service.url) == SAYS[word]
+        assert said(CLIENTS[client][1](), service.url, 0.3 if word == "silence" else PATIENT_S) == SAYS[word]
         assert len(service.seen) == 1
 
 

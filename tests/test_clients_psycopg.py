@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -16,13 +17,18 @@ NOT_KNOWN = ["40003", "08006", "08007", "53100", "57014", "58030", "XX000"]
 
 
 def insert(where: str) -> None:
-    with psycopg.connect(where) as connection:
+    connection = psycopg.connect(where)
+    with closing(connection), connection:
         connection.execute("INSERT")
 
 
 async def insert_async(where: str) -> None:
-    async with await psycopg.AsyncConnection.connect(where) as connection:
-        await connection.execute("INSERT")
+    connection = await psycopg.AsyncConnection.connect(where)
+    try:
+        async with connection:
+            await connection.execute("INSERT")
+    finally:
+        await connection.close()
 
 
 def said(where: str, *, by_async: bool = False) -> str:

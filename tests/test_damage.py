@@ -319,8 +319,8 @@ def test_a_flipped_byte_anywhere_is_noticed_or_harmless(kept: Kept) -> None:
 # --- negative control -----------------------------------------------------------------------------------------------
 
 
-def believing(_before: bytes, _run_id: str, row: Row) -> bytes:
-    return row.digest
+def believing(_before: bytes, _run_id: str, row: tuple[Any, ...]) -> bytes:
+    return row.digest if isinstance(row, Row) else b"\0" * 32
 
 
 def test_without_the_chain_the_damage_goes_unnoticed(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import StoreBusy, StoreError
-from holdfast.store import Append, Head, Letter, Pulse, Query, Row, Stale, Store
+from holdfast.store import Append, Aside, Head, Letter, Pulse, Query, Repair, Row, Stale, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.opening import open_store
 from holdfast.stores.sqlite import SqliteStore
@@ -157,6 +157,21 @@ class RenewsTheRetired(MemoryStore):
         self._beats[owner] = self._beats.get(owner, 0) + 1
 
 
+class DeletesWhatIsDamaged(MemoryStore):
+    def aside(self, run_id: str) -> list[Aside]:
+        return []
+
+
+class RepairsWhatHasMoved(MemoryStore):
+    def set_aside(self, repair: Repair) -> bool:
+        return super().set_aside(repair._replace(found=self._heads.get(repair.run_id)))
+
+
+class RepairsUnderTheOldEpoch(MemoryStore):
+    def set_aside(self, repair: Repair) -> bool:
+        return super().set_aside(repair._replace(head=repair.head._replace(epoch=1, seq=4)))
+
+
 class HasNoLock(MemoryStore):
     """Looks at the head and then writes, with room for another thread in between."""
 
@@ -205,6 +220,9 @@ CONTROLS = [
     Control(CutsAtNul, SUITE.test_any_letter_comes_back),
     Control(CallsTheLivingDead, SUITE.test_an_owner_beats_from_one),
     Control(RenewsTheRetired, SUITE.test_renewing_does_not_bring_a_retired_owner_back),
+    Control(DeletesWhatIsDamaged, SUITE.test_what_is_not_good_is_moved_aside_and_kept),
+    Control(RepairsWhatHasMoved, SUITE.test_a_repair_of_a_run_that_moved_changes_nothing),
+    Control(RepairsUnderTheOldEpoch, SUITE.test_a_repair_shuts_out_who_wrote_before),
     Control(HasNoLock, SUITE.test_many_threads_lose_and_double_nothing),
 ]
 

@@ -27,6 +27,12 @@ class Invoke(NamedTuple):
     timeout_s: float | None
 
 
+class Settle(NamedTuple):
+    """Make the records durable, the last of which is an outcome, and wait until it may be given back to the code."""
+
+    records: Sequence[rec.Record]
+
+
 class Turn(NamedTuple):
     """Wait until the outcome `seq` may be given back to the code."""
 
@@ -50,5 +56,5 @@ class Hang(NamedTuple):
     """Wait to be cancelled."""
 
 
-Command: TypeAlias = Commit | Invoke | Turn | Pause | WaitForPerson | Hang
+Command: TypeAlias = Commit | Settle | Invoke | Turn | Pause | WaitForPerson | Hang
 Life: TypeAlias = Generator[Command, Any, T]

@@ -92,7 +92,8 @@ class Committer:
     async def commit_async(self, journal: Journal, records: Sequence[rec.Record]) -> int:
         """Write through the committing thread; a cancellation is held back until the result is known."""
         ticket = Ticket(journal, records)
-        ticket.future = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        ticket.future = Held(loop=loop)
         self._queue.append(ticket)
         self._rouse()
         await held(ticket.future)
@@ -239,15 +240,19 @@ def _complete(futures: list[asyncio.Future[None]]) -> None:
             future.set_result(None)
 
 
-async def held(future: asyncio.Future[None]) -> None:
+class Held(asyncio.Future[None]):
+    """A future that a cancelled task goes on waiting for: the cancellation is thrown in once the result is known."""
+
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 (the parent's signature)
+        return False
+
+
+async def held(future: Held) -> None:
     """Wait for `future` come what may; a cancellation that arrives meanwhile is delivered at the next await after it."""
-    cancelled = 0
-    while not future.done():
-        try:
-            await asyncio.shield(future)
-        except asyncio.CancelledError:
-            cancelled += 1
-    task = asyncio.current_task()
-    if cancelled and task is not None:
-        task.uncancel()
-        task.cancel()
+    try:
+        await future
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None:
+            task.uncancel()
+            task.cancel()

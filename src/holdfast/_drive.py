@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Sequence
+from types import CoroutineType
 from typing import Any, TypeVar
 
 from . import _records as rec
-from ._commands import Commit, Hang, Invoke, Life, Pause, Turn, WaitForPerson
+from ._commands import Commit, Hang, Invoke, Life, Pause, Settle, Turn, WaitForPerson
 from ._run import Run, Scope, Waiter, place
 from .errors import BranchLost, NotKept, Parked, Unwinding
 
@@ -25,17 +26,21 @@ async def drive_async(life: Life[T], run: Run, scope: Scope) -> T:
         command = next(life)
         while True:
             answer: Any = None
+            due = 0
             try:
                 match command:
-                    case Turn(seq):
-                        if not (scope.mine() and run.turnstile.at_once(seq)):
-                            await run.turnstile.turn(seq)
-                    case Commit(records):
-                        answer = await _commit_async(run, records)
                     case Invoke():
                         answer = await _invoke_async(command)
+                    case Settle(records):
+                        due = _commit_at_once(run, records) or await _commit_async(run, records)
+                    case Commit(records):
+                        answer = _commit_at_once(run, records) or await _commit_async(run, records)
+                    case Turn(seq):
+                        due = seq
                     case _:
                         answer = await _wait_async(run, scope, command)
+                if due and not (scope.mine() and run.turnstile.at_once(due)):
+                    await run.turnstile.turn(due)
             except BaseException as error:  # noqa: BLE001 (everything goes into the life, which decides)
                 _note(run, error)
                 command = life.throw(error)
@@ -45,8 +50,7 @@ async def drive_async(life: Life[T], run: Run, scope: Scope) -> T:
         return stop.value  # type: ignore[no-any-return]
     finally:
         _leave(run, scope)
-        if run.waiters:
-            asyncio.get_running_loop().call_later(PARK_CHECK_S, run.park_if_stuck)
+        _look_soon(run)
 
 
 def drive_blocking(life: Life[T], run: Run, scope: Scope) -> T:
@@ -59,12 +63,14 @@ def drive_blocking(life: Life[T], run: Run, scope: Scope) -> T:
             answer: Any = None
             try:
                 match command:
-                    case Turn(seq):
-                        _turn_blocking(run, scope, seq)
-                    case Commit(records):
-                        answer = _commit_blocking(run, records)
                     case Invoke():
                         answer = _invoke_blocking(command)
+                    case Settle(records):
+                        _turn_blocking(run, scope, _commit_at_once(run, records) or _commit_blocking(run, records))
+                    case Commit(records):
+                        answer = _commit_at_once(run, records) or _commit_blocking(run, records)
+                    case Turn(seq):
+                        _turn_blocking(run, scope, seq)
                     case _:
                         answer = _wait_blocking(run, scope, command)
             except BaseException as error:  # noqa: BLE001 (everything goes into the life, which decides)
@@ -100,10 +106,23 @@ def _leave(run: Run, scope: Scope) -> None:
         scope.lives -= 1
 
 
+def _look_soon(run: Run) -> None:
+    """Whether the run has to be parked shows once the code that goes on has had its chance."""
+    if run.waiters:
+        asyncio.get_running_loop().call_later(PARK_CHECK_S, run.park_if_stuck)
+
+
 def _note(run: Run, error: BaseException) -> None:
     """What unwinds one step unwinds the whole run."""
     if isinstance(error, Unwinding) and run.ended is None:
         run.unwind(error)
+
+
+def _commit_at_once(run: Run, records: Sequence[rec.Record]) -> int | None:
+    """Commit in place where the run is alone and nothing rides; None where that cannot be, with nothing written."""
+    if run.times or run.tracked or run.prints or run.unkept is not None or not run.solo():
+        return None
+    return run.committer.commit_inline(run.journal, records)
 
 
 async def _commit_async(run: Run, records: Sequence[rec.Record]) -> int:
@@ -143,7 +162,10 @@ async def _invoke_async(command: Invoke) -> Any:
         await asyncio.sleep(0)  # a cancellation that a commit held back is delivered before the body begins
     token = place.set(command.body)
     try:
-        return await _called(command)
+        result = command.fn(*command.args, **command.kwargs)
+        if command.timeout_s is None and type(result) is CoroutineType:
+            return await result
+        return await _within(result, command.timeout_s)
     except asyncio.CancelledError as error:
         if task is not None and not task.cancelling():
             raise RuntimeError("the body was cancelled from within: something it awaited had been cancelled") from error
@@ -152,13 +174,12 @@ async def _invoke_async(command: Invoke) -> Any:
         place.reset(token)
 
 
-async def _called(command: Invoke) -> Any:
-    result = command.fn(*command.args, **command.kwargs)
+async def _within(result: Any, timeout_s: float | None) -> Any:
     if not inspect.isawaitable(result):
         return result
-    if command.timeout_s is None:
+    if timeout_s is None:
         return await result
-    async with asyncio.timeout(command.timeout_s):
+    async with asyncio.timeout(timeout_s):
         return await result
 
 

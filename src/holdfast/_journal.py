@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from . import _records as rec
 from ._replay import History, Question
@@ -23,12 +24,12 @@ STEP_KINDS = (
 )  # fmt: skip
 
 
-def chain(before: bytes, run_id: str, row: Row) -> bytes:
-    """The digest of `row` (whose own digest is not looked at) after the digest `before`."""
-    value = row.value
+def chain(before: bytes, run_id: str, row: tuple[Any, ...]) -> bytes:
+    """The digest of a row (its own is not looked at and may be missing) after the digest `before`."""
+    seq, epoch, at_us, kind, step_id, body, value = row[:7]
     size = -1 if value is None else len(value)
-    header = f"{run_id}\0{row.seq}\0{row.epoch}\0{row.at_us}\0{row.kind}\0{row.step_id}\0{len(row.body)}\0{size}\0"
-    return hashlib.sha256(before + header.encode("utf-8", "surrogatepass") + row.body + (value or b"")).digest()
+    header = f"{run_id}\0{seq}\0{epoch}\0{at_us}\0{kind}\0{step_id}\0{len(body)}\0{size}\0"
+    return hashlib.sha256(before + header.encode("utf-8", "surrogatepass") + body + (value or b"")).digest()
 
 
 def args_digest(args: bytes) -> str:
@@ -71,7 +72,8 @@ def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
 
 def at_position(head: Head, row: Row) -> Head:
     """The head, standing behind `row`."""
-    return head._replace(epoch=row.epoch, seq=row.seq, digest=row.digest, updated_us=row.at_us)
+    seq, epoch, at_us, *_, digest = row
+    return Head._make((*head[:4], epoch, seq, digest, *head[7:9], at_us, *head[10:]))
 
 
 def _short(error: rec.Json) -> str:
@@ -179,10 +181,10 @@ class Journal:
         head, rows = self.head, []
         epoch, seq, digest = head.epoch, head.seq, head.digest
         for record in records:
-            epoch += isinstance(record, rec.RunStarted | rec.RunResumed | rec.RunRepaired)
+            epoch += isinstance(record, (rec.RunStarted, rec.RunResumed, rec.RunRepaired))
             seq += 1
             parts = (seq, epoch, at_us, record.kind, record.step_id, rec.to_body(record), record.value, record.args)
-            digest = chain(digest, head.run_id, Row(*parts, b""))
+            digest = chain(digest, head.run_id, parts)
             rows.append(Row(*parts, digest))
             head = fold_head(head, record, at_us)
         return Append(head.run_id, self.head.epoch, self.head.seq, rows, at_position(head, rows[-1]), tuple(self.takes))

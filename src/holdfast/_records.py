@@ -12,6 +12,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+from ._json import encoder
+
 Json = dict[str, Any]
 
 COLUMNS = frozenset({"step_id", "value", "args"})
@@ -314,7 +316,7 @@ def _shape(cls: type[Record]) -> _Shape:
 
 _SHAPES = {cls: _shape(cls) for cls in KINDS.values()}
 _decode = json.JSONDecoder().decode
-_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False).encode
+_encode = encoder(ensure_ascii=False)
 
 
 def to_body(record: Record) -> bytes:

@@ -18,7 +18,7 @@ from ._journal import GENESIS, Journal, args_digest, at_position, chain, empty_h
 from ._replay import History
 from ._runner import Engine
 from ._steps import shown_call
-from .errors import Damaged, Refusal, UnknownRun
+from .errors import Damaged, Refusal, StoreDamaged, UnknownRun
 from .store import Head, Repair, Repairable, Row
 
 WATCH_S = 0.2
@@ -84,7 +84,7 @@ def repair(engine: Engine, run_id: str, *, dry_run: bool, by: str, reason: str) 
     head, rows = store.found(checked_run_id(run_id))
     if head is None and not rows:
         raise UnknownRun(run_id, store.url)
-    damage = _examined(run_id, head, rows)
+    damage = _examined(run_id, head, rows, reads=_reads(engine, run_id, rows))
     mending, records = _decided(damage, by=by, reason=reason)
     if dry_run:
         return mending
@@ -102,7 +102,16 @@ def repair(engine: Engine, run_id: str, *, dry_run: bool, by: str, reason: str) 
     return replace(mending, done=True)
 
 
-def _examined(run_id: str, head: Head | None, rows: Sequence[Row]) -> _Damage:
+def _reads(engine: Engine, run_id: str, rows: Sequence[Row]) -> bool:
+    """Whether the store gives the rows that are there, also by its index."""
+    try:
+        loaded = engine.store.load(run_id)
+    except StoreDamaged:
+        return False
+    return loaded is not None and loaded[1] == rows
+
+
+def _examined(run_id: str, head: Head | None, rows: Sequence[Row], *, reads: bool) -> _Damage:
     good: list[tuple[Row, rec.Record]] = []
     try:
         for each in verified(head or empty_head(run_id), rows):
@@ -110,7 +119,9 @@ def _examined(run_id: str, head: Head | None, rows: Sequence[Row]) -> _Damage:
     except Damaged as error:
         damage = error if head is not None or len(good) < len(rows) else Damaged(run_id, len(good) + 1, "its head is gone")
     else:
-        raise Refusal(f"run {run_id!r} is not damaged; nothing was changed")
+        damage = Damaged(run_id, len(good) + 1, "the index by which its records are found is damaged")
+        if reads:
+            raise Refusal(f"run {run_id!r} is not damaged; nothing was changed")
     if not good:
         raise Refusal(
             f"no record of run {run_id!r} is good ({damage.what}), so there is nothing to go back to; nothing was changed. "
@@ -271,13 +282,14 @@ def _refuse_owned(engine: Engine, damage: _Damage) -> None:
 
 
 def _owners(damage: _Damage) -> set[str]:
-    """Who may own the run: the one that the head names, and the one that claimed it last as far as can be read."""
-    folded = damage.journal.head
+    """Who may own the run: the one that the head names; where the head is not that of the last row, also who claimed it last."""
+    head, last, folded = damage.head, [*damage.good, *damage.bad][-1], damage.journal.head
     for row in damage.bad:
         record = _readable(row)
         folded = folded if record is None else fold_head(folded, record, 0)
-    named = damage.head.owner if damage.head is not None else None
-    return {owner for owner in (named, folded.owner) if isinstance(owner, str)}
+    fits = head is not None and (head.seq, head.digest) == (last.seq, last.digest)
+    owners = [head.owner if head else None, None if fits else folded.owner]
+    return {owner for owner in owners if isinstance(owner, str)}
 
 
 def _lives(engine: Engine, owner: str) -> bool:

@@ -210,10 +210,13 @@ class Mismatch:
 Decision: TypeAlias = Execute | Return | Raise | Hang | Doubt | Landed | Mismatch
 
 
+_FIRST = Execute(1)
+
+
 def decide(history: History | None, *, name: str, fingerprint: str, effect: bool, grouped: bool = False) -> Decision:
     """What to do with a call, given what the journal holds under its step id; `grouped` where branches are recorded below it."""
     if history is None:
-        return Mismatch("a group of branches") if grouped else Execute(1)
+        return Mismatch("a group of branches") if grouped else _FIRST
     if isinstance(history.outcome, rec.TimeoutFired):
         return Mismatch("hf.timeout")
     if not history.name:

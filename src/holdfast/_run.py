@@ -106,6 +106,11 @@ class Scope(Place):
                 return scope.lost
         return CANCEL if self.run.cancelling is not None else ""
 
+    def guarded(self) -> bool:
+        """Whether anything around this code could keep a step from beginning."""
+        run = self.run
+        return bool(self.parent is not None or self.blocks or self.doomed or self.lost or run.unchecked or run.cancelling)
+
     def to_be_cancelled(self) -> bool:
         """Whether the journal holds the cancellation of this scope: what has no outcome by then never had one."""
         return any(

@@ -203,7 +203,7 @@ def _acquire(engine: Engine, order: Order) -> Errand:
         try:
             reach("claim.before")
             engine.keeper.enroll()
-            yield Claim(journal, [claim])
+            yield from _claimed(engine, Claim(journal, [claim]))
             reach("claim.after")
         except LeaseLost:
             continue
@@ -213,6 +213,16 @@ def _acquire(engine: Engine, order: Order) -> Errand:
             journal=journal, committer=engine.committer, clock=engine.clock, blocking=not order.agent.is_async,
             resources=engine.resources, lease_s=engine.lease_s,
         )  # fmt: skip
+
+
+def _claimed(engine: Engine, claim: Claim) -> Errand:
+    """From its claim on a run is a lane: runs that start together share their flushes, and the first does not run ahead alone."""
+    engine.committer.enter(1)
+    try:
+        yield claim
+    except BaseException:
+        engine.committer.enter(-1)
+        raise
 
 
 def _free(engine: Engine, head: Head) -> bool:
@@ -341,7 +351,6 @@ class _Stage:
 
     def __enter__(self) -> Scope:
         self._engine.keeper.runs[self._run.id] = self._run
-        self._engine.committer.enter(1)
         active.add(self._run)
         scope = Scope(self._run, "", None)
         self._token = place.set(scope)

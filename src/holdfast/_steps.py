@@ -11,11 +11,12 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from . import _records as rec
 from ._asking import consult
-from ._commands import Commit, Hang, Invoke, Life, Pause, Turn
+from ._commands import Commit, Hang, Invoke, Life, Pause, Settle, Turn
 from ._doubt import Action, Attempt, Finished, Found, Move, Uncertain, ask_first, settle
 from ._failpoints import reach
 from ._ids import jitter
@@ -26,7 +27,7 @@ from ._replay import Hang as Hung
 from ._run import Body, Scope
 from ._watch import compare
 from .codec.failures import failure, rebuild
-from .codec.fingerprint import encode_arguments, fingerprint
+from .codec.fingerprint import encode_arguments, identity
 from .codec.signature import Arguments, return_annotation
 from .codec.values import ValueCodec, codec_for
 from .errors import (
@@ -106,13 +107,13 @@ class Spec:
 class Call:
     """One call of a step in a run: who, with what, numbered by its `home` and executed in its `scope`."""
 
-    __slots__ = ("args", "bound", "fingerprint", "home", "key", "kwargs", "run", "scope", "spec", "started_at_us", "step_id")
+    __slots__ = ("args", "bound", "fingerprint", "home", "key", "kwargs", "run", "scope", "spec", "started_at_us", "step_id", "text")
 
     def __init__(self, spec: Spec, scope: Scope, step_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.spec, self.home, self.scope, self.run, self.step_id = spec, scope, scope, scope.run, step_id
         self.args, self.kwargs = args, kwargs
         self.bound = spec.arguments.bind(args, kwargs)
-        self.fingerprint = fingerprint(self.bound)
+        self.fingerprint, self.text = identity(self.bound)
         self.key = ""
         self.started_at_us = 0
 
@@ -161,7 +162,7 @@ def life(call: Call) -> Life[Any]:
     history = run.journal.histories.get(call.step_id)
     grouped = call.step_id in run.journal.groups
     decision = decide(history, name=spec.name, fingerprint=call.fingerprint, effect=spec.effect, grouped=grouped)
-    if isinstance(decision, Execute | Doubt | Landed):
+    if call.scope.guarded() and isinstance(decision, (Execute, Doubt, Landed)):
         yield from _stopped_at_the_door(call)
     match decision:
         case Return():
@@ -246,34 +247,31 @@ def _safe(call: Call, attempt: int) -> Life[Any]:
         body = Body(call)
         call.started_at_us = run.clock.now_us()
         reach("step.before_body")
+        run.long_steps[call.step_id] = (run.clock.monotonic_s(), partial(_started, call, attempt))
         try:
-            result = yield from _watched(call, body, attempt)
+            result = yield Invoke(body, spec.fn, call.args, call.kwargs, spec.timeout_s)
         except Exception as error:
+            run.long_steps.pop(call.step_id, None)
             delay_s = spec.retry.delay_s(error, attempt, jitter()) if spec.retry and not isinstance(error, HoldfastError) else None
             if delay_s is None:
                 raise (yield from _failed(call, body, error, attempt)) from error
             yield from _pause_before_retry(call, error, attempt, delay_s)
             attempt += 1
             continue
+        except BaseException as error:
+            run.long_steps.pop(call.step_id, None)
+            if run.ended is None and not isinstance(error, GeneratorExit):
+                yield from _broken_off(call, attempt, error)
+            raise
+        run.long_steps.pop(call.step_id, None)
         reach("step.after_body")
         try:
             value, result = codec.keep(result)
         except NotKept as error:
             raise (yield from _failed(call, body, error, attempt)) from None
-        seq = yield Commit((_done(call, body, value, attempt),))
+        yield Settle((_done(call, body, value, attempt),))
         reach("step.after_outcome")
-        yield Turn(seq)
         return result
-
-
-def _watched(call: Call, body: Body, attempt: int) -> Life[Any]:
-    """The body, entered in the list of steps that get a started row when they take long."""
-    run = call.run
-    run.long_steps[call.step_id] = (run.clock.monotonic_s(), lambda: _started(call, attempt))
-    try:
-        return (yield from _invoked(call, body, attempt))
-    finally:
-        run.long_steps.pop(call.step_id, None)
 
 
 def _invoked(call: Call, body: Body, attempt: int) -> Life[Any]:
@@ -345,9 +343,8 @@ def _attempt(call: Call, number: int) -> Life[Move]:
     except NotKept as error:
         not_kept = str(error)
     done = _done(call, body, value, number, not_kept=not_kept, shown=repr(result)[:SHOWN] if not_kept else "")
-    seq = yield Commit((done,))
+    yield Settle((done,))
     reach("effect.after_outcome")
-    yield Turn(seq)
     if not_kept:
         raise call.blamed(ResultNotKept(call.step_id, call.spec.name, done.shown, not_kept))
     return Finished(result)
@@ -445,10 +442,11 @@ def _started(call: Call, attempt: int) -> rec.StepStarted:
 
 
 def _done(call: Call, body: Body, value: bytes | None, attempt: int, *, not_kept: str = "", shown: str = "") -> rec.StepDone:
+    spec = call.spec
+    args, args_sha = (None, "") if spec.effect else _args_of(call)
     return rec.StepDone(
-        step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt, effect=call.spec.effect,
-        started_us=call.started_at_us, value=value, usage=body.usage, not_kept=not_kept, shown=shown,
-        **({} if call.spec.effect else _with_args(call)),
+        step_id=call.step_id, name=spec.name, fingerprint=call.fingerprint, attempt=attempt, effect=spec.effect,
+        started_us=call.started_at_us, value=value, usage=body.usage, not_kept=not_kept, shown=shown, args=args, args_sha=args_sha,
     )  # fmt: skip
 
 
@@ -459,6 +457,11 @@ def _attempt_failed(call: Call, error: BaseException, attempt: int, *, landed: s
     )  # fmt: skip
 
 
+def _args_of(call: Call) -> tuple[bytes, str]:
+    args = encode_arguments(call.bound) if call.text is None else call.text
+    return args, args_digest(args)
+
+
 def _with_args(call: Call) -> dict[str, Any]:
-    args = encode_arguments(call.bound)
-    return {"args": args, "args_sha": args_digest(args)}
+    args, args_sha = _args_of(call)
+    return {"args": args, "args_sha": args_sha}

@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from ._commit import held
+from ._commit import Held, held
 
 SETTLE_HOPS = 64
 """Rounds of the event loop after which the code counts as having run, even where other runs never let the loop become idle."""
@@ -61,7 +61,7 @@ class Turnstile:
 
     async def turn(self, seq: int) -> None:
         """Wait until it is the turn of `seq`; a cancellation is held back until then."""
-        future = asyncio.get_running_loop().create_future()
+        future = Held(loop=asyncio.get_running_loop())
         heapq.heappush(self._waiting, (seq, future))
         self._settle()
         await held(future)

@@ -11,17 +11,18 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-TIMEOUT_S = 0.3
+PATIENT_S = 10.0
 
-Client = Callable[[str], object]
-
-
-def by_urllib(url: str) -> None:
-    urllib.request.urlopen(urllib.request.Request(url, data=b"x", method="POST"), timeout=TIMEOUT_S).read()
+Client = Callable[..., object]
+"""Takes a URL and the seconds to wait for each reply."""
 
 
-def by_http_client(url: str) -> None:
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=TIMEOUT_S)
+def by_urllib(url: str, timeout_s: float = PATIENT_S) -> None:
+    urllib.request.urlopen(urllib.request.Request(url, data=b"x", method="POST"), timeout=timeout_s).read()
+
+
+def by_http_client(url: str, timeout_s: float = PATIENT_S) -> None:
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=timeout_s)
     try:
         connection.request("POST", "/", b"x")
         connection.getresponse().read()
@@ -32,8 +33,8 @@ def by_http_client(url: str) -> None:
 def by_httpx(name: str, method: str = "POST", **options: Any) -> Client:
     httpx = importlib.import_module(name)
 
-    def call(url: str) -> None:
-        with httpx.Client(timeout=TIMEOUT_S, **options) as client:
+    def call(url: str, timeout_s: float = PATIENT_S) -> None:
+        with httpx.Client(timeout=timeout_s, **options) as client:
             client.request(method, url, content=b"x").raise_for_status()
 
     return call
@@ -42,21 +43,21 @@ def by_httpx(name: str, method: str = "POST", **options: Any) -> Client:
 def by_async_httpx(name: str, **options: Any) -> Client:
     httpx = importlib.import_module(name)
 
-    async def call(url: str) -> None:
-        async with httpx.AsyncClient(timeout=TIMEOUT_S, **options) as client:
+    async def call(url: str, timeout_s: float = PATIENT_S) -> None:
+        async with httpx.AsyncClient(timeout=timeout_s, **options) as client:
             (await client.post(url, content=b"x")).raise_for_status()
 
-    return lambda url: asyncio.run(call(url))
+    return lambda *args: asyncio.run(call(*args))
 
 
 def by_requests(method: str = "POST", **retries: Any) -> Client:
     requests, urllib3 = importlib.import_module("requests"), importlib.import_module("urllib3")
 
-    def call(url: str) -> None:
+    def call(url: str, timeout_s: float = PATIENT_S) -> None:
         with requests.Session() as session:
             if retries:
                 session.mount("http://", requests.adapters.HTTPAdapter(max_retries=urllib3.Retry(**retries)))
-            session.request(method, url, data=b"x", timeout=TIMEOUT_S).raise_for_status()
+            session.request(method, url, data=b"x", timeout=timeout_s).raise_for_status()
 
     return call
 
@@ -64,8 +65,8 @@ def by_requests(method: str = "POST", **retries: Any) -> Client:
 def by_urllib3(**retries: Any) -> Client:
     urllib3 = importlib.import_module("urllib3")
 
-    def call(url: str) -> None:
-        with urllib3.PoolManager(timeout=TIMEOUT_S, retries=urllib3.Retry(**retries)) as pool:
+    def call(url: str, timeout_s: float = PATIENT_S) -> None:
+        with urllib3.PoolManager(timeout=timeout_s, retries=urllib3.Retry(**retries)) as pool:
             pool.request("POST", url, body=b"x")
 
     return call
@@ -74,13 +75,13 @@ def by_urllib3(**retries: Any) -> Client:
 def by_aiohttp(method: str = "POST", **options: Any) -> Client:
     aiohttp = importlib.import_module("aiohttp")
 
-    async def call(url: str) -> None:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S), **options) as session:
+    async def call(url: str, timeout_s: float = PATIENT_S) -> None:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s), **options) as session:
             async with session.request(method, url, data=b"x") as response:
                 response.raise_for_status()
                 await response.read()
 
-    return lambda url: asyncio.run(call(url))
+    return lambda *args: asyncio.run(call(*args))
 
 
 def by_sdk(name: str, max_retries: int = 0) -> Client:
@@ -88,8 +89,8 @@ def by_sdk(name: str, max_retries: int = 0) -> Client:
     kind = {"openai": "OpenAI", "anthropic": "Anthropic"}[name]
     sdk = importlib.import_module(name)
 
-    def call(url: str) -> None:
-        with getattr(sdk, kind)(api_key="k", base_url=url, max_retries=max_retries, timeout=TIMEOUT_S) as client:
+    def call(url: str, timeout_s: float = PATIENT_S) -> None:
+        with getattr(sdk, kind)(api_key="k", base_url=url, max_retries=max_retries, timeout=timeout_s) as client:
             client.post("/charges", cast_to=object, body={})
 
     return call
@@ -99,18 +100,18 @@ def by_async_sdk(name: str, max_retries: int = 0) -> Client:
     kind = {"openai": "AsyncOpenAI", "anthropic": "AsyncAnthropic"}[name]
     sdk = importlib.import_module(name)
 
-    async def call(url: str) -> None:
-        async with getattr(sdk, kind)(api_key="k", base_url=url, max_retries=max_retries, timeout=TIMEOUT_S) as client:
+    async def call(url: str, timeout_s: float = PATIENT_S) -> None:
+        async with getattr(sdk, kind)(api_key="k", base_url=url, max_retries=max_retries, timeout=timeout_s) as client:
             await client.post("/charges", cast_to=object, body={})
 
-    return lambda url: asyncio.run(call(url))
+    return lambda *args: asyncio.run(call(*args))
 
 
 def by_botocore(attempts: int = 1, *, key: str = "k") -> Client:
     session, config = (importlib.import_module(f"botocore.{name}") for name in ("session", "config"))
 
-    def call(url: str) -> None:
-        settings = config.Config(retries={"total_max_attempts": attempts}, connect_timeout=TIMEOUT_S, read_timeout=TIMEOUT_S)
+    def call(url: str, timeout_s: float = PATIENT_S) -> None:
+        settings = config.Config(retries={"total_max_attempts": attempts}, connect_timeout=timeout_s, read_timeout=timeout_s)
         client = session.Session().create_client(
             "sqs", "eu-west-1", endpoint_url=url, aws_access_key_id=key, aws_secret_access_key="s", config=settings
         )

@@ -49,6 +49,16 @@ def followed(items: Iterable[T], total: int, what: str) -> Iterator[T]:
         yield from progress.track(items, total=total)
 
 
+def beside(columns: Sequence[Column], wanted: Sequence[int], room: int) -> list[int]:
+    """Which columns stand beside each other: all, or those that do not go below, or at the worst those that never give way."""
+    everything = range(len(columns))
+    upper = [index for index in everything if not columns[index].below]
+    if sum(wanted) + GUTTER * (len(columns) - 1) <= room:
+        return [*everything]
+    least = sum(min(columns[index].least or wanted[index], wanted[index]) + GUTTER for index in upper) - GUTTER
+    return upper if least <= room else [index for index in upper if not columns[index].least]
+
+
 def widths(columns: Sequence[Column], wanted: Sequence[int], room: int) -> list[int]:
     """What each column gets: all it wants, or, where it can give way, what the others leave; the earlier ones come first."""
     least = [min(column.least, want) if column.least else want for column, want in zip(columns, wanted, strict=True)]
@@ -72,16 +82,16 @@ def _facts(block: Facts) -> RichTable:
 
 def _table(block: Table, console: Console) -> Iterator[Text]:
     """The table, line by line; a column that must not be cut may be wider than the terminal, which then breaks the line itself."""
-    rows = [[Text(clean(cell.text), style=cell.style) for cell in row] for row in block.rows]
-    columns = list(enumerate(block.columns))
-    wanted = [max([len(column.name), *(row[index].cell_len for row in rows)]) for index, column in columns]
-    beside = sum(wanted) + GUTTER * (len(wanted) - 1) <= console.width
-    kept = [(index, column) for index, column in columns if beside or not column.below]
-    given = widths([column for _, column in kept], [wanted[index] for index, _ in kept], console.width)
     names = [Text(column.name.upper(), style="bold") for column in block.columns]
-    for row in (names, *rows):
-        line = _joined([_fitted(row[index], width, column) for (index, column), width in zip(kept, given, strict=True)])
-        under = [row[index] for index, column in columns if column.below and not beside and row[index].plain]
+    rows = [names, *([Text(clean(cell.text), style=cell.style) for cell in row] for row in block.rows)]
+    wanted = [max(row[index].cell_len for row in rows) for index in range(len(names))]
+    kept = beside(block.columns, wanted, console.width)
+    columns = [block.columns[index] for index in kept]
+    given = widths(columns, [wanted[index] for index in kept], console.width)
+    for row in rows:
+        cells = [_fitted(row[index], width, column) for index, column, width in zip(kept, columns, given, strict=True)]
+        line = _joined(cells if row[kept[-1]].plain else cells[:-1])
+        under = [text for index, text in enumerate(row) if index not in kept and text.plain]
         yield from _with_below(line, under[-1:] if row is names else under, console, block.indent)
 
 

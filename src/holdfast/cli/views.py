@@ -38,6 +38,8 @@ HISTORY_INDENT = 10
 """Below the step, beside the time."""
 KNOWN = (Column("step"), Column("call", least=24), Column("state"), Column("result", below=True))
 
+NOTE_LIMIT = 150
+"""Characters of a note that the list of runs shows; `show` shows all of it."""
 STATE_LIMIT = 200
 """Characters of a state object that `show` shows; `show --at` shows all of it."""
 
@@ -68,6 +70,7 @@ def _run_row(run: Summary, setting: Setting) -> list[Cell]:
     status = "stopped" if run.status == "running" and run.owner_lives is False else run.status
     style = STATUS_STYLES.get(status, "")
     note = run.note if status != "stopped" else "its process is dead; resume it to go on"
+    note = note if len(note) <= NOTE_LIMIT else f"{note[: NOTE_LIMIT - 3]}..."
     return [Cell(run.run_id), Cell(run.agent), Cell(status, style), Cell(ago(run.updated_us, setting.now_us), "dim"), Cell(note)]
 
 
@@ -241,14 +244,15 @@ def check_page(verdicts: Sequence[Verdict], problems: Sequence[str], setting: Se
 def _still_good(verdict: Verdict) -> str:
     if not verdict.records:
         return "none of its records is good"
-    finished = f"the last that is finished is {verdict.checkpoint}" if verdict.checkpoint else "no step is finished in them"
-    return f"its records 1 to {verdict.records} are good; {finished}"
+    finished = f"up to {verdict.checkpoint}" if verdict.checkpoint else "and no step is finished in them"
+    return f"its records 1 to {verdict.records} are good, {finished}"
 
 
 def repair_page(mending: Mending, setting: Setting) -> Page:
     """What a repair does, or has done."""
     did = "was repaired" if mending.done else "would be repaired; nothing is changed yet"
     page: Page = [Line(f"run {mending.run_id} {did}", "bold"), GAP, Facts(_repair_facts(mending))]
+    page += [GAP] if mending.doubts or mending.unreadable else []
     for doubt in mending.doubts:
         page += [Line(f"in doubt: {doubt}", "yellow")]
     if mending.unreadable:

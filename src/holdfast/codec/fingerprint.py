@@ -27,6 +27,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
+from holdfast._json import encoder
 from holdfast.codec.values import INT_BITS_LIMIT, equal
 from holdfast.errors import NotKept
 
@@ -35,6 +36,8 @@ DEPTH_LIMIT = 100
 """How deep the slow walks go."""
 
 _AMBIGUOUS_KEY = re.compile(r'"(?:-?[0-9][0-9.e+-]*|true|false|null|NaN|-?Infinity)":')
+_PLAIN = frozenset({int, bool, type(None)})
+_WORDS = frozenset({"true", "false", "null", "NaN", "Infinity"})
 _EMPTY_MAKERS: tuple[object, ...] = (list, dict, set, tuple, frozenset, str, int, float, bool)
 _MISSING = object()
 
@@ -43,6 +46,19 @@ def fingerprint(arguments: Mapping[str, object]) -> str:
     """The version and 32 hexadecimal digits that stand for these arguments, in every process."""
     digest = hashlib.sha256(_canonical(dict(arguments)).encode()).hexdigest()[:32]
     return f"{VERSION}:{digest}"
+
+
+def identity(arguments: dict[str, object]) -> tuple[str, bytes | None]:
+    """The fingerprint, and the arguments as JSON for people where the canonical form happens to be that: one plain argument, as usual."""
+    if len(arguments) == 1:
+        ((name, value),) = arguments.items()
+        if (type(value) in _PLAIN or (type(value) is str and value.isascii())) and name not in _WORDS:
+            try:
+                text = _fast(arguments).encode()
+            except ValueError:  # a number too large for JSON
+                return fingerprint(arguments), None
+            return f"{VERSION}:{hashlib.sha256(b'j' + text).hexdigest()[:32]}", text
+    return fingerprint(arguments), None
 
 
 def encode_arguments(arguments: Mapping[str, object]) -> bytes:
@@ -188,5 +204,5 @@ def _shown_key(key: object) -> str:
     return key if isinstance(key, str) else _readable(_bounded(key, frozenset()))
 
 
-_fast = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_tagged).encode
-_readable = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_shown).encode
+_fast = encoder(sort_keys=True, default=_tagged)
+_readable = encoder(ensure_ascii=False, default=_shown)

@@ -173,13 +173,20 @@ class SqliteStore:
 
 
 def _append(cursor: apsw.Cursor, one: Append) -> Stale | None:
-    if not _moves_head(cursor, one):
-        return Stale(_head(cursor, one.run_id))
-    for row in one.rows:
-        cursor.execute(ADD_ROW, (one.run_id, *row))
-    for letter_id in one.takes:
-        cursor.execute(TAKE, (letter_id, one.run_id))
+    run_id, epoch, seq, rows, head, takes = one
+    if not (head.epoch == epoch and epoch and _advances_head(cursor, run_id, seq, head)) and not _moves_head(cursor, one):
+        return Stale(_head(cursor, run_id))
+    for row in rows:
+        cursor.execute(ADD_ROW, (run_id, *row))
+    for letter_id in takes:
+        cursor.execute(TAKE, (letter_id, run_id))
     return None
+
+
+def _advances_head(cursor: apsw.Cursor, run_id: str, seq: int, head: Head) -> bool:
+    """The usual way of a head: same owner, same status, further on."""
+    cursor.execute(ADVANCE, (head.agent, *head[5:], run_id, head.epoch, seq, head.status, head.owner))
+    return cursor.connection.changes() == 1
 
 
 def _moves_head(cursor: apsw.Cursor, one: Append) -> bool:
@@ -187,10 +194,6 @@ def _moves_head(cursor: apsw.Cursor, one: Append) -> bool:
     if one.epoch == one.seq == 0:
         cursor.execute(CREATE, head)
         return cursor.connection.changes() == 1
-    if head.epoch == one.epoch:
-        cursor.execute(ADVANCE, (head.agent, *head[5:], *believed, head.status, head.owner))
-        if cursor.connection.changes() == 1:
-            return True
     cursor.execute(REPLACE, (*head[1:], *believed))
     return cursor.connection.changes() == 1
 
