@@ -17,7 +17,7 @@ import pytest
 from cli_stage import Stage, staged
 from holdfast.cli.page import Cell, Column, Commands, Facts, Line, Page, Table, plain
 from holdfast.cli.screen import wrapped
-from holdfast.cli.terminal import widths
+from holdfast.cli.terminal import beside, widths
 from holdfast.cli.views import Setting
 from holdfast.cli.wording import ago, duration, iso
 
@@ -80,6 +80,13 @@ def test_columns_that_can_give_way_get_what_the_others_leave() -> None:
     assert widths(columns, (20, 7, 50), 80) == [20, 7, 49]
     assert widths(columns, (20, 7, 50), 30) == [14, 7, 5]
     assert widths(columns, (3, 7, 2), 30) == [3, 7, 2]
+
+
+def test_what_does_not_fit_beside_goes_below_and_what_is_copied_stays() -> None:
+    columns = (Column("step"), Column("call", least=10), Column("note", below=True))
+    assert beside(columns, (4, 20, 10), 40) == [0, 1, 2]
+    assert beside(columns, (4, 20, 40), 40) == [0, 1]
+    assert beside(columns, (35, 20, 40), 40) == [0]
 
 
 def test_a_page_without_a_terminal_is_aligned_text() -> None:

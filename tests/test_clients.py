@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import urllib.error
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -95,7 +96,7 @@ def test_a_name_that_nobody_has_says_that_nothing_happened(client: str) -> None:
     assert said(CLIENTS[client][1](), "http://no-such-host.invalid") == "not_landed"
 
 
-ANY_METHOD = {"allowed_methods": None, "status_forcelist": [500]}
+ANY_METHOD: dict[str, Any] = {"allowed_methods": None, "status_forcelist": [500]}
 SEVERAL: dict[str, tuple[str, Maker, str]] = {
     "urllib, 303 then 404": ("urllib", lambda: by_urllib, "303, 404"),
     "urllib, 303 then gone": ("urllib", lambda: by_urllib, "303 gone"),

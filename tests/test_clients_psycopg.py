@@ -12,7 +12,7 @@ import pytest
 from agents_for_tests.postgres import postgres
 from holdfast._landing import landing
 
-ROLLED_BACK = ["23505", "23503", "23999", "40001", "40P01", "40002", "22012", "42P01", "42501", "44000", "55P03"]
+ROLLED_BACK = ["23505", "23503", "23999", "40001", "40P01", "40002", "22012", "42P01", "42501", "3F000", "44000", "55P03"]
 NOT_KNOWN = ["40003", "08006", "08007", "53100", "57014", "58030", "XX000"]
 
 

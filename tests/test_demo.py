@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pty
 import re
@@ -72,6 +73,18 @@ def test_the_demo_draws_a_bar_on_a_terminal(tmp_path: Path) -> None:
     assert demo.returncode == 0
     assert "\x1b[" in shown
     assert "Nothing was lost" in shown
+
+
+def test_the_demo_fits_80_columns_and_ends_with_one_command(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(DEMO, env={**surroundings(tmp_path), "COLUMNS": "80"}, stdin=theirs, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        shown = read_all(ours)
+    report = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).replace("\r", "").partition("What each life did")[2].splitlines()
+    assert max(len(line.rstrip()) for line in report) <= 80
+    wrapped = [after for line, after in itertools.pairwise(report) if line.startswith("ok ") and not after.startswith("ok ")]
+    assert [line for line in wrapped if line.strip() and not line.startswith(" " * 8)] == []
+    assert [line for line in report if "Next:" in line] == ["Next: holdfast --help"]
 
 
 def read_all(terminal: int) -> str:

@@ -178,6 +178,90 @@ def test_an_error_in_raises_is_the_answer(app: hf.Holdfast, mode: str, doubt: st
     assert app.run(agent, "o-1", run_id="r", wait=False) == "r-1"
 
 
+class Busy(Exception):
+    """A client's error that the table does not know."""
+
+
+def failing(*errors: Exception) -> tuple[list[str], Callable[[str], str]]:
+    """The calls so far, and a body that raises these errors, one per call, before it succeeds."""
+    calls: list[str] = []
+
+    def pay(order: str) -> str:
+        calls.append(order)
+        if len(calls) <= len(errors):
+            raise errors[len(calls) - 1]
+        return "r-1"
+
+    return calls, pay
+
+
+def test_errors_may_say_that_it_did_not_happen_and_retry_decides(app: hf.Holdfast, mode: str) -> None:
+    calls, pay = failing(Busy("later"), Busy("later"))
+    agent = charging(mode, pay, "ask", errors={Busy: "not_landed"}, retry=hf.Retry(attempts=3, base=0, on=Busy))
+    assert app.run(agent, "o-1", run_id="r", wait=False) == "r-1"
+    assert len(calls) == 3
+    assert "doubt.opened" not in kinds(app)
+
+
+def test_errors_may_say_that_it_did_not_happen_and_without_retry_it_is_raised(app: hf.Holdfast, mode: str) -> None:
+    calls, pay = failing(Busy("later"))
+    agent = charging(mode, pay, "ask", errors={Busy: lambda error: "not_landed" if str(error) == "later" else None})
+    with pytest.raises(hf.StepFailed, match="later"):
+        app.run(agent, "o-1", run_id="r", wait=False)
+    assert app.inbox() == []
+    assert app.run(agent, "o-1", run_id="r", wait=False) == "r-1"
+    assert len(calls) == 2
+
+
+def test_errors_may_say_that_a_refusal_is_not_believed(app: hf.Holdfast, mode: str) -> None:
+    calls, pay = failing(ConnectionRefusedError("by a proxy that repeats"))
+    with pytest.raises(hf.RunWaiting):
+        app.run(charging(mode, pay, "ask", errors={ConnectionError: "unknown"}), "o-1", run_id="r", wait=False)
+    assert (len(calls), [item.kind for item in app.inbox()]) == (1, ["doubt"])
+
+
+@pytest.mark.parametrize(
+    ("error", "raises", "comes"),
+    [(Busy("no money"), (), hf.StepFailed), (Busy("no money"), (Declined,), hf.StepFailed), (LookupError("no money"), (), LookupError)],
+)
+def test_errors_may_say_that_it_is_the_answer(
+    app: hf.Holdfast, mode: str, error: Exception, raises: tuple[type[Exception], ...], comes: type[Exception]
+) -> None:
+    calls, pay = failing(error)
+    agent = charging(mode, pay, "ask", errors={(Busy, LookupError): "answer"}, raises=raises, retry=QUICK)
+    with pytest.raises(comes, match="no money"):
+        app.run(agent, "o-1", run_id="r", wait=False)
+    assert (calls, app.inbox()) == (["o-1"], [])
+    assert [line.state for line in app.history("r") if line.step_id] == ["failed"]
+
+
+def test_a_copy_of_an_effect_keeps_its_errors(app: hf.Holdfast) -> None:
+    _, pay = failing(Busy("no money"))
+
+    @hf.effect(in_doubt="ask", errors={Busy: "answer"})
+    async def charge(order: str) -> str:
+        return pay(order)
+
+    @hf.agent
+    async def buy(order: str) -> str:
+        return await hf.step(charge, name="other")(order)
+
+    with pytest.raises(hf.StepFailed, match="no money"):
+        app.run(buy, "o-1", run_id="r", wait=False)
+    assert app.inbox() == []
+
+
+def test_wrong_errors_are_refused_when_the_effect_is_declared() -> None:
+    def charge(order: str) -> str:
+        return order
+
+    for wrong in ([Busy], {"Busy": "answer"}, {Busy: "landed"}):
+        with pytest.raises(hf.Misuse, match=r"such as errors=\{"):
+            hf.effect(in_doubt="ask", errors=wrong)(charge)  # type: ignore[call-overload]
+    with pytest.raises(hf.Misuse, match="errors"):
+        hf.step(charge, errors={Busy: "answer"})  # type: ignore[call-overload]
+
+
 def test_the_same_call_under_a_new_number_cannot_step_around_a_doubt(app: hf.Holdfast, bank: Bank) -> None:
     bank.plan.append("lands, 500")
 

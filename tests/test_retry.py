@@ -54,6 +54,7 @@ TRANSIENT = [
         foreign("requests", "Timeout"),
     ),
     *(foreign("aiohttp", "ClientConnectionError", "ServerDisconnectedError"), foreign("aiohttp", "ClientResponseError", status=503)),
+    *(foreign("psycopg", "OperationalError"), foreign("psycopg", "OperationalError", "DeadlockDetected")),
     *(foreign("botocore", "EndpointConnectionError"), foreign("openai", "APIConnectionError", "APITimeoutError")),
     *(foreign("anthropic", "APIStatusError", "RateLimitError", status_code=429), caused(RuntimeError(), caused(OSError(), TimeoutError()))),
 ]

@@ -19,7 +19,7 @@ from ._ids import checked_run_id, checked_text, new_run_id
 from ._lease import LEASE_S, Keeper, Observer
 from ._run import Body, Scope, place
 from ._runner import Engine, Order, attend_async, attend_blocking
-from .errors import Misuse, NestedStep
+from .errors import Misuse, NestedStep, UnknownRun
 from .store import Store
 from .stores.opening import open_store
 
@@ -69,8 +69,11 @@ class Handle(Generic[R]):
         return self._app.show(self._run_id).status
 
     def cancel(self, *, by: str = "code", reason: str = "") -> None:
-        """Cancel the run for good."""
-        self._app.cancel(self._run_id, by=by, reason=reason)
+        """Cancel the run for good; one that has not begun does not begin."""
+        try:
+            self._app.cancel(self._run_id, by=by, reason=reason)
+        except UnknownRun:
+            self._task.cancel()
 
 
 class Holdfast:

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeAlias, TypeVar, overload
 from . import _records as rec
 from ._commands import Commit, Life, Turn
 from ._drive import drive_async
-from ._run import Group, Scope, place
+from ._run import Group, Run, Scope, place
 from ._verbs import in_agent
 from .errors import Misuse, ReplayMismatch, Unwinding, WrongMode
 
@@ -180,7 +180,10 @@ def collected(outcomes: Sequence[Outcome], errors: Errors) -> tuple[Any, ...]:
     """The results in order; an unwinding goes first, then the error of the lowest branch."""
     raise_unwinding(error for _, error in outcomes)
     for _, error in outcomes:
-        if error is not None and (errors == "raise" or not isinstance(error, Exception)):
+        if error is not None and not isinstance(error, Exception):
+            raise error
+    for _, error in outcomes:
+        if error is not None and errors == "raise":
             raise error
     return tuple(value if error is None else error for value, error in outcomes)
 
@@ -210,7 +213,7 @@ async def _decided(scope: Scope, step_id: str, tasks: Sequence[asyncio.Task[Any]
     try:
         winner = await _winner(tasks, won)
         await drive_async(record_winner(step_id, winner, seq), run, scope)
-        lose(run.scopes, step_id, winner)
+        lose(run, step_id, winner)
         for task in tasks:
             if task is not tasks[winner]:
                 task.cancel()
@@ -246,12 +249,13 @@ async def _winner(tasks: Sequence[asyncio.Task[Any]], won: int | None) -> int:
     return next(index for index, task in enumerate(tasks) if task.done())
 
 
-def lose(scopes: Sequence[Scope], step_id: str, winner: int) -> None:
-    """Mark the branches that lost, so that what is broken off in them says why."""
-    for scope in scopes:
-        head, _, rest = scope.path.partition(f"{step_id}.")
-        if not head and rest and rest.split(".")[0] != str(winner + 1):
+def lose(run: Run, step_id: str, winner: int) -> None:
+    """Mark the branches that lost, so that what is broken off in them says why; nobody will ask for what they had recorded."""
+    kept = f"{step_id}.{winner + 1}."
+    for scope in run.scopes:
+        if f"{scope.path}.".startswith(f"{step_id}.") and not f"{scope.path}.".startswith(kept):
             scope.lost = step_id
+    run.recorded -= {found for found in run.recorded if found.startswith(f"{step_id}.") and not found.startswith(kept)}
 
 
 def record_winner(step_id: str, winner: int, seq: int) -> Life[None]:

@@ -60,9 +60,9 @@ _RETRY_COUNT = "x-stainless-retry-count"
 _SENT_TWICE_BY_AIOHTTP = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})
 _RETRYING_PACKAGES = frozenset({"tenacity", "stamina", "backoff"})
 
-# Errors whose class or whose statement's state says that PostgreSQL kept nothing. Not 40003 and 08007, which say that it is not known.
+# States and classes of states with which PostgreSQL says that it kept nothing. Not 40003 and 08007, which say that it is not known.
 _ROLLED_BACK = frozenset({"40001", "40002", "40P01", "55P03"})
-_ROLLED_BACK_CLASSES = frozenset({"22", "23", "42", "44"})
+_ROLLED_BACK_CLASSES = frozenset({"21", "22", "23", "3D", "3F", "42", "44"})
 
 
 def did_not_happen(error: BaseException) -> bool:

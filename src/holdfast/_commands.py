@@ -12,9 +12,10 @@ T = TypeVar("T")
 
 
 class Commit(NamedTuple):
-    """Make the records durable; the answer is the seq of the last one."""
+    """Make the records durable, together with the letters they follow from; the answer is the seq of the last one."""
 
     records: Sequence[rec.Record]
+    takes: Sequence[int] = ()
 
 
 class Invoke(NamedTuple):

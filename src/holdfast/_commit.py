@@ -26,10 +26,12 @@ MAX_BATCH = 500
 class Ticket:
     """One request to write: what, for which run, and where the answer goes."""
 
-    __slots__ = ("done", "error", "future", "guard", "journal", "records", "seq")
+    __slots__ = ("done", "error", "future", "guard", "journal", "records", "seq", "takes")
 
-    def __init__(self, journal: Journal, records: Sequence[rec.Record], guard: Callable[[], bool] | None = None) -> None:
-        self.journal, self.records, self.guard = journal, records, guard
+    def __init__(
+        self, journal: Journal, records: Sequence[rec.Record], *, takes: Sequence[int] = (), guard: Callable[[], bool] | None = None
+    ) -> None:
+        self.journal, self.records, self.takes, self.guard = journal, records, takes, guard
         self.future: asyncio.Future[None] | None = None
         self.done = False
         self.seq = 0
@@ -60,15 +62,15 @@ class Committer:
         with self._counting:
             self.lanes += lanes
 
-    def submit(self, journal: Journal, records: Sequence[rec.Record]) -> Ticket:
+    def submit(self, journal: Journal, records: Sequence[rec.Record], takes: Sequence[int] = ()) -> Ticket:
         """Queue what somebody will `settle`; what is submitted first is written first."""
-        ticket = Ticket(journal, records)
+        ticket = Ticket(journal, records, takes=takes)
         self._queue.append(ticket)
         return ticket
 
-    def commit(self, journal: Journal, records: Sequence[rec.Record]) -> int:
-        """Write, blocking until it is durable, and give the seq of the last record."""
-        return self.settle(self.submit(journal, records))
+    def commit(self, journal: Journal, records: Sequence[rec.Record], takes: Sequence[int] = ()) -> int:
+        """Write, blocking until it is durable, and give the seq of the last record; the letters it takes go with it."""
+        return self.settle(self.submit(journal, records, takes))
 
     def settle(self, ticket: Ticket) -> int:
         """Block until a submitted ticket is durable, writing whatever waits if nobody else does."""
@@ -89,9 +91,9 @@ class Committer:
         finally:
             self._lock.release()
 
-    async def commit_async(self, journal: Journal, records: Sequence[rec.Record]) -> int:
+    async def commit_async(self, journal: Journal, records: Sequence[rec.Record], takes: Sequence[int] = ()) -> int:
         """Write through the committing thread; a cancellation is held back until the result is known."""
-        ticket = Ticket(journal, records)
+        ticket = Ticket(journal, records, takes=takes)
         loop = asyncio.get_running_loop()
         ticket.future = Held(loop=loop)
         self._queue.append(ticket)
@@ -101,7 +103,7 @@ class Committer:
 
     def post(self, journal: Journal, records: Sequence[rec.Record], guard: Callable[[], bool]) -> None:
         """Write when convenient, if `guard` still holds then; nobody waits for it."""
-        self._queue.append(Ticket(journal, records, guard))
+        self._queue.append(Ticket(journal, records, guard=guard))
         self._rouse()
 
     def close(self) -> None:
@@ -138,8 +140,10 @@ class Committer:
             (stale,) = self.store.append((append,), wait=False)
         except StoreBusy:
             raise
-        except Exception as error:
+        except BaseException as error:
             journal.broken = Stopped(error if isinstance(error, StoreError) else _collapsed(self.store, error))
+            if not isinstance(error, Exception):
+                raise  # an interruption stays what it is; what was written is found out by whoever loads the run
             raise journal.broken from error
         if stale is not None:
             raise journal.refused()
@@ -184,7 +188,7 @@ class Committer:
             tickets = [ticket for ticket in group if ticket.guard is None or ticket.guard()]
             try:
                 if tickets:
-                    sealed.append((tickets[0].journal.seal(_records_of(tickets), at_us=at_us), tickets))
+                    sealed.append((tickets[0].journal.seal(_records_of(tickets), at_us=at_us, takes=_takes_of(tickets)), tickets))
             except BaseException as error:  # noqa: BLE001 (a journal that is lost or broken says so to its own tickets alone)
                 _refuse(tickets, error)
         return sealed
@@ -196,6 +200,10 @@ def _collapsed(store: Store, error: BaseException) -> StoreError:
 
 def _records_of(tickets: list[Ticket]) -> list[rec.Record]:
     return [record for ticket in tickets for record in ticket.records]
+
+
+def _takes_of(tickets: list[Ticket]) -> list[int]:
+    return [letter_id for ticket in tickets for letter_id in ticket.takes]
 
 
 def _refuse(tickets: list[Ticket], error: BaseException) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypedD
 from ._doubt import Action, Ask, Fail, Resend, Reset, Verify
 from ._drive import drive_async, drive_blocking
 from ._duration import Duration, seconds
+from ._ids import checked_text
 from ._landing import Errors, Verdict, rules_of
 from ._run import Body, Place, Scope, active, place, plain
 from ._steps import Approve, Call, Spec, life
@@ -118,7 +119,7 @@ def checked_call_id(call_id: object) -> str:
     """A call id that can be part of a step id."""
     if not isinstance(call_id, str) or not call_id or len(call_id) > MAX_CALL_ID or not call_id.isprintable():
         raise Misuse(f"call_id={call_id!r}: it must be a printable string of 1 to {MAX_CALL_ID} characters; nothing was executed")
-    return call_id
+    return call_id.replace("%", "%25").replace("#", "%23")  # "#" counts repetitions of one id
 
 
 class Agent(Declared, Generic[P, R]):
@@ -336,7 +337,8 @@ def _refuse_wrong(name: str, given: Mapping[str, Any]) -> None:
 def _declared(fn: Any, options: dict[str, Any]) -> Step:
     """A step with these options; on a decorated function a copy, in which what was not given stays as it was."""
     if "in_doubt" in options:
-        refuse_unknown(options, {**StepOptions.__annotations__, **EffectOptions.__annotations__, "in_doubt": None, "key": None}, "an effect")
+        known = {**StepOptions.__annotations__, **EffectOptions.__annotations__, "in_doubt": None, "key": None}
+        refuse_unknown(options, known, "an effect")
     else:
         refuse_unknown(options, StepOptions.__annotations__, "a step")
     given = {name: value for name, value in options.items() if value is not None and value != ()}
@@ -347,6 +349,7 @@ def _declared(fn: Any, options: dict[str, Any]) -> Step:
     name = given.pop("name", None) or getattr(fn, "__name__", None)
     if not name:
         raise Misuse("a callable without a name needs name=")
+    checked_text(name, "the name of a step")
     _refuse_wrong(name, given)
     is_async = _is_async(fn)
     timeout = given.pop("timeout", None)
@@ -393,6 +396,10 @@ def _is_async(fn: Any) -> bool:
 def _function(fn: Any, what: str) -> Callable[..., Any]:
     if not callable(fn):
         raise Misuse(f"@hf.{what} decorates a function, not {type(fn).__name__}. Options are keywords: @hf.{what}(name=...)")
+    try:
+        inspect.signature(fn)
+    except ValueError:
+        raise Misuse(f"{getattr(fn, '__name__', fn)!r} does not tell its parameters; wrap it in a function of your own") from None
     if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
         raise Misuse(f"{getattr(fn, '__name__', fn)!r} is a generator: a {what} returns one value that can be kept. Collect, then return")
     return fn  # type: ignore[no-any-return]

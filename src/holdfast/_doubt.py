@@ -17,12 +17,16 @@ from ._commands import Commit, Invoke, Life, Pause, Turn, WaitForPerson
 from ._failpoints import reach
 from ._ids import jitter
 from ._run import Body
-from .codec.failures import failure
+from .codec.failures import failure, told
 from .errors import InDoubt, NotKept
 from .retry import Retry
 
 if TYPE_CHECKING:
     from ._steps import Call
+
+
+MAX_REASON = 1000
+"""Characters of a reason that are kept with a doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +122,11 @@ def settle(call: Call, doubt: Uncertain) -> Life[Move]:
 def give_up(call: Call, doubt: Uncertain) -> Life[Move]:
     """Raise `InDoubt`, live now and on replay; the doubt stays open until somebody settles it."""
     tried = f"{doubt.number} attempts were made" if doubt.number > 1 else "one attempt was made"
-    error = InDoubt(call.step_id, call.spec.name, f"{doubt.reason}; {tried}, under the key {call.key}")
+    reason = f"{doubt.reason[:MAX_REASON]}; {tried}, under the key {call.key}"
+    error = InDoubt(call.step_id, call.spec.name, reason)
     outcome = rec.StepFailed(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, effect=True,
-        error=failure(error), attempt=doubt.number, doubt=True,
+        error=failure(error), attempt=doubt.number, doubt=True, reason=reason, called=call.home.count,
     )  # fmt: skip
     yield Turn((yield Commit([_opened(call, doubt.reason, "fail"), outcome])))
     raise call.blamed(error)
@@ -184,7 +189,7 @@ def _probe(call: Call, action: Verify) -> Life[tuple[object, str]]:
     except _landing.NotLanded as raised:
         return raised, ""
     except Exception as error:  # noqa: BLE001 (whatever a probe raises, it does not know)
-        return None, f"the probe failed: {type(error).__name__}: {error}"
+        return None, f"the probe failed: {told(error)}"
     match verdict:
         case _landing.Landed() | _landing.NotLanded():
             return verdict, ""
@@ -208,7 +213,7 @@ def _reset(call: Call, doubt: Uncertain, action: Reset) -> Life[Move]:
     try:
         yield Invoke(Body(call), action.fn, call.args, call.kwargs, call.spec.timeout_s)
     except Exception as error:  # noqa: BLE001 (a reset that failed leaves the doubt where it was)
-        return (yield from _ask(call, doubt, f"the reset failed: {type(error).__name__}: {error}"))
+        return (yield from _ask(call, doubt, f"the reset failed: {told(error)}"))
     reach("doubt.before_settle")
     yield Commit([rec.DoubtSettled(step_id=call.step_id, verdict="not_landed", by="reset")])
     reach("doubt.after_settle")

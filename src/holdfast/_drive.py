@@ -15,10 +15,6 @@ from .errors import BranchLost, NotKept, Parked, Unwinding
 
 T = TypeVar("T")
 
-PARK_CHECK_S = 0.05
-"""After a step ended beside others that wait, how long its code has before the run is looked at for parking."""
-
-
 async def drive_async(life: Life[T], run: Run, scope: Scope) -> T:
     """Carry out a life on the event loop."""
     _enter(run, scope)
@@ -33,8 +29,8 @@ async def drive_async(life: Life[T], run: Run, scope: Scope) -> T:
                         answer = await _invoke_async(command)
                     case Settle(records):
                         due = _commit_at_once(run, records) or await _commit_async(run, records)
-                    case Commit(records):
-                        answer = _commit_at_once(run, records) or await _commit_async(run, records)
+                    case Commit(records, takes):
+                        answer = (None if takes else _commit_at_once(run, records)) or await _commit_async(run, records, takes)
                     case Turn(seq):
                         due = seq
                     case _:
@@ -50,7 +46,7 @@ async def drive_async(life: Life[T], run: Run, scope: Scope) -> T:
         return stop.value  # type: ignore[no-any-return]
     finally:
         _leave(run, scope)
-        _look_soon(run)
+        run.park_soon()
 
 
 def drive_blocking(life: Life[T], run: Run, scope: Scope) -> T:
@@ -67,8 +63,8 @@ def drive_blocking(life: Life[T], run: Run, scope: Scope) -> T:
                         answer = _invoke_blocking(command)
                     case Settle(records):
                         _turn_blocking(run, scope, _commit_at_once(run, records) or _commit_blocking(run, records))
-                    case Commit(records):
-                        answer = _commit_at_once(run, records) or _commit_blocking(run, records)
+                    case Commit(records, takes):
+                        answer = (None if takes else _commit_at_once(run, records)) or _commit_blocking(run, records, takes)
                     case Turn(seq):
                         _turn_blocking(run, scope, seq)
                     case _:
@@ -82,8 +78,8 @@ def drive_blocking(life: Life[T], run: Run, scope: Scope) -> T:
         return stop.value  # type: ignore[no-any-return]
     finally:
         _leave(run, scope)
-        if run.waiters:
-            run.park_if_stuck()
+        if run.blocking:
+            run.park_soon()
 
 
 def _enter(run: Run, scope: Scope) -> None:
@@ -106,12 +102,6 @@ def _leave(run: Run, scope: Scope) -> None:
         scope.lives -= 1
 
 
-def _look_soon(run: Run) -> None:
-    """Whether the run has to be parked shows once the code that goes on has had its chance."""
-    if run.waiters:
-        asyncio.get_running_loop().call_later(PARK_CHECK_S, run.park_if_stuck)
-
-
 def _note(run: Run, error: BaseException) -> None:
     """What unwinds one step unwinds the whole run."""
     if isinstance(error, Unwinding) and run.ended is None:
@@ -125,26 +115,20 @@ def _commit_at_once(run: Run, records: Sequence[rec.Record]) -> int | None:
     return run.committer.commit_inline(run.journal, records)
 
 
-async def _commit_async(run: Run, records: Sequence[rec.Record]) -> int:
+async def _commit_async(run: Run, records: Sequence[rec.Record], takes: Sequence[int] = ()) -> int:
     records = run.with_riders(records)
-    seq = run.committer.commit_inline(run.journal, records) if run.solo() else None
+    seq = run.committer.commit_inline(run.journal, records) if run.solo() and not takes else None
     if seq is None:
-        seq = await run.committer.commit_async(run.journal, records)
+        seq = await run.committer.commit_async(run.journal, records, takes)
     if run.unkept is not None:
         raise _unkept(run, run.unkept)
     return seq
 
 
-def _commit_blocking(run: Run, records: Sequence[rec.Record]) -> int:
-    if run.solo():
-        records = run.with_riders(records)
-        seq = run.committer.commit_inline(run.journal, records)
-        if seq is None:
-            seq = run.committer.commit(run.journal, records)
-    else:
-        with run.lock:  # what rides must be numbered in the order in which it was looked at
-            ticket = run.committer.submit(run.journal, run.with_riders(records))
-        seq = run.committer.settle(ticket)
+def _commit_blocking(run: Run, records: Sequence[rec.Record], takes: Sequence[int] = ()) -> int:
+    with run.lock:  # what rides must be numbered in the order in which it was looked at
+        ticket = run.committer.submit(run.journal, run.with_riders(records), takes)
+    seq = run.committer.settle(ticket)
     if run.unkept is not None:
         raise _unkept(run, run.unkept)
     return seq
@@ -222,6 +206,7 @@ async def _person_async(run: Run, scope: Scope, command: WaitForPerson) -> None:
     waiter = _waiting(run, scope, command.step_id)
     waiter.future = asyncio.get_running_loop().create_future()
     try:
+        run.check()
         if not run.journal.spoken(command.step_id):
             run.park_if_stuck()
             await asyncio.wait([waiter.future], timeout=_patience_s(run, command))
@@ -233,6 +218,7 @@ async def _person_async(run: Run, scope: Scope, command: WaitForPerson) -> None:
 def _person_blocking(run: Run, scope: Scope, command: WaitForPerson) -> None:
     waiter = _waiting(run, scope, command.step_id)
     try:
+        run.check()
         if not run.journal.spoken(command.step_id):
             if run.blocking:
                 run.park_if_stuck()

@@ -365,7 +365,7 @@ def _next_commands(engine: Engine, head: Head, journal: Journal) -> list[str]:
     settling = [command for step_id, _ in _doubts(journal) for command in _settling(head.run_id, step_id)]
     answering = [command for ask_id, _ in _asks(engine, journal) for command in _answering(head.run_id, ask_id)]
     if settling or answering:
-        return settling + answering + (_unblocking(head.run_id) if head.status == "blocked" else [])
+        return settling + answering + (_unblocking(journal) if head.status == "blocked" else [])
     match head.status:
         case "done" | "cancelled":
             return []

@@ -129,6 +129,13 @@ def _shown(value: object) -> str:
     return value.hex()[:16] if isinstance(value, bytes) else repr(value)[:80]
 
 
+def _called_after(step_id: str, failed: str, called: int) -> bool:
+    """Whether a step belongs to the line of execution of one that failed, and was called after the first `called` of it."""
+    line = failed.partition(":")[0].split(".")[:-1]
+    path = step_id.partition(":")[0].split(".")
+    return len(path) > len(line) and path[: len(line)] == line and path[len(line)].isdigit() and int(path[len(line)]) > called
+
+
 def _groups_above(step_id: str) -> Iterator[str]:
     """The gathers and races that a step is in: "12" for "12.1.3"."""
     path = step_id.partition(":")[0].split(".")
@@ -141,7 +148,7 @@ class Journal:
 
     __slots__ = (
         "_unsettled", "asks", "broken", "claims", "groups", "head", "histories", "looks", "prints", "silences", "started", "states",
-        "takes", "times", "verdict",
+        "times", "verdict",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
@@ -158,7 +165,6 @@ class Journal:
         self.times: dict[str, list[int]] = {}
         self.started: rec.RunStarted | None = None
         self.verdict: rec.RunDone | rec.RunFailed | rec.RunCancelled | rec.RunBlocked | rec.RunRepaired | rec.RunWaiting | None = None
-        self.takes: list[int] = []
         self.broken: Unwinding | None = None
 
     @classmethod
@@ -174,7 +180,7 @@ class Journal:
         """The seqs of all outcomes that replay will give back, in order."""
         return sorted(history.outcome_seq for history in self.histories.values() if history.outcome is not None)
 
-    def seal(self, records: Sequence[rec.Record], *, at_us: int) -> Append:
+    def seal(self, records: Sequence[rec.Record], *, at_us: int, takes: Sequence[int] = ()) -> Append:
         """Number, date and chain the records behind the last one that is known to be stored."""
         if self.broken is not None:
             raise self.broken
@@ -187,13 +193,11 @@ class Journal:
             digest = chain(digest, head.run_id, parts)
             rows.append(Row(*parts, digest))
             head = fold_head(head, record, at_us)
-        return Append(head.run_id, self.head.epoch, self.head.seq, rows, at_position(head, rows[-1]), tuple(self.takes))
+        return Append(head.run_id, self.head.epoch, self.head.seq, rows, at_position(head, rows[-1]), tuple(takes))
 
     def stored(self, append: Append, records: Sequence[rec.Record]) -> None:
         """The append went in: take it over."""
         self.head = append.head
-        if append.takes:
-            self.takes = [letter_id for letter_id in self.takes if letter_id not in append.takes]
         for row, record in zip(append.rows, records, strict=True):
             match record:  # nobody asks for these again in this process: do not keep their values
                 case rec.StateSaved():
@@ -244,9 +248,22 @@ class Journal:
         """Decide anew what had ended the run: failed steps, and what a person had said no to."""
         for step_id in cleared:
             if step_id in self.histories:
+                self._retire(step_id, self.histories[step_id].outcome)
                 self.histories[step_id].clear_failure()
         if cleared:
             self.asks = {ask_id: asked for ask_id, asked in self.asks.items() if asked.answer is None or asked.answer.yes}
+
+    def _retire(self, step_id: str, failure: rec.Record | None) -> None:
+        """Forget the safe steps that were called in answer to a failure: once it is gone, the code takes another path.
+
+        Where one of them was an effect, nothing is forgotten: what it did in answer to the failure is for a person to weigh.
+        """
+        if not isinstance(failure, rec.StepFailed) or not failure.called:
+            return
+        later = [found for found in self.histories if _called_after(found, step_id, failure.called)]
+        if not any(self.histories[found].effect for found in later):
+            for found in later:
+                del self.histories[found]
 
     def _index_beside(self, record: rec.Record, row: Row) -> None:
         """What is recorded beside the steps: states, times, questions, prints."""

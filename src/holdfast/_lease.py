@@ -17,6 +17,7 @@ from typing import Literal
 from . import _records as rec
 from ._clock import Clock
 from ._ids import new_owner
+from ._journal import Journal
 from ._run import Run
 from .errors import Cancelled, Unwinding
 from .store import Letter, Store
@@ -57,7 +58,7 @@ class Keeper:
     def __init__(self, store: Store, clock: Clock, lease_s: float) -> None:
         self.owner = new_owner()
         self.runs: dict[str, Run] = {}
-        self.left_behind = False
+        self.orphans: set[str] = set()
         self._taken: dict[str, object] = {}
         self._store, self._clock, self._lease_s = store, clock, lease_s
         self._thread: threading.Thread | None = None
@@ -86,7 +87,7 @@ class Keeper:
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
-            if not self.runs and not self.left_behind:
+            if not self.runs and not self.orphans:
                 self._store.retire(self.owner)
 
     def _loop(self) -> None:
@@ -98,9 +99,10 @@ class Keeper:
                     beat_s = now_s
                     self._store.renew(self.owner)
                 self._show_long_steps(now_s)
-                if self.runs and now_s - letters_s >= LETTERS_S:
+                if (self.runs or self.orphans) and now_s - letters_s >= LETTERS_S:
                     letters_s = now_s
                     self.take_letters()
+                    self.release_orphans()
             except Exception as error:  # noqa: BLE001 (whatever it is, the beat must go on)
                 log.warning("the lease could not be renewed or letters not be read, trying again: %s: %s", type(error).__name__, error)
 
@@ -111,11 +113,22 @@ class Keeper:
                     run.long_steps[step_id] = (float("inf"), started)
                     run.committer.post(run.journal, [started()], _still(run, step_id))
 
+    def release_orphans(self) -> None:
+        """Let go of runs that a failing store left in the name of this owner, which nobody executes any more."""
+        for run_id in list(self.orphans):
+            found = self._store.load(run_id)
+            if found is None or found[0].owner != self.owner or run_id in self._taken:
+                self.orphans.discard(run_id)
+                continue
+            journal = Journal.load(*found)
+            released = journal.seal([rec.RunReleased(reason="its end could not be recorded")], at_us=self._clock.now_us())
+            self._store.append([released])
+
     def take_letters(self) -> None:
         """Read what others want of the runs that execute here."""
         for letter in self._store.letters(list(self.runs)):
             run = self.runs.get(letter.run_id)
-            if run is not None and letter.letter_id not in run.journal.takes:
+            if run is not None and letter.letter_id not in run.heard:
                 deliver(run, letter)
 
 
@@ -129,17 +142,19 @@ def deliver(run: Run, letter: Letter) -> None:
     with run.lock:
         if run.concluding:
             return  # what is to be recorded of its end is decided; whoever takes the run next reads the letter
-        run.journal.takes.append(letter.letter_id)
+        run.heard.add(letter.letter_id)
         if letter.kind == "cancel" and body:
             run.cancelling = Cancelled(body["by"], body.get("reason", ""))
+            run.taking.append(letter.letter_id)
     match letter.kind:
         case "cancel" if body:
             _cancel(run, run.cancelling)
         case "settle" if body:
-            _settle(run, body)
+            _settle(run, body, letter)
         case "answer" if body:
-            _answer(run, body, letter.at_us)
+            _answer(run, body, letter)
         case _:
+            run.taking.append(letter.letter_id)
             log.warning("run %s got a letter of kind %r that cannot be read; it is taken and ignored", run.id, letter.kind)
 
 
@@ -156,38 +171,35 @@ def _cancel(run: Run, cancelled: Cancelled | None) -> None:
     root = run.root
     with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
         if root is not None:
-            root.get_loop().call_soon_threadsafe(_cancel_root, run)
+            root.get_loop().call_soon_threadsafe(run.cancel_root, root)
         for waiter in list(run.waiters.values()):
             waiter.wake(cancelled)
 
 
-def _cancel_root(run: Run) -> None:
-    if run.root is not None:
-        run.root.cancel()
-
-
-def _settle(run: Run, body: rec.Json) -> None:
+def _settle(run: Run, body: rec.Json, letter: Letter) -> None:
     history = run.journal.histories.get(body["step"])
     if history is None or not history.open_doubt(run.journal.head.epoch) or not history.put_to_a_person():
         log.warning("run %s has no open doubt at step %s any more; the word of %s changes nothing", run.id, body["step"], body["by"])
+        run.taking.append(letter.letter_id)
         return
     value = body["value"].encode() if body.get("value") is not None else None
     record = rec.DoubtSettled(step_id=body["step"], verdict=body["verdict"], by=body["by"], reason=body.get("reason", ""), value=value)
-    _told(run, record)
+    _told(run, record, letter)
 
 
-def _answer(run: Run, body: rec.Json, at_us: int) -> None:
+def _answer(run: Run, body: rec.Json, letter: Letter) -> None:
     question = run.journal.asks.get(body["ask"])
-    if question is None or question.answer is not None or question.too_late(at_us):
+    if question is None or question.answer is not None or question.too_late(letter.at_us):
         log.warning("run %s has no open question %s any more; the word of %s changes nothing", run.id, body["ask"], body["by"])
+        run.taking.append(letter.letter_id)
         return
-    _told(run, rec.AskAnswered(step_id=body["ask"], yes=bool(body["yes"]), by=body["by"], reason=body.get("reason", "")))
+    _told(run, rec.AskAnswered(step_id=body["ask"], yes=bool(body["yes"]), by=body["by"], reason=body.get("reason", "")), letter)
 
 
-def _told(run: Run, record: rec.Record) -> None:
-    """Record what a person said, and wake the step that waits for it."""
+def _told(run: Run, record: rec.Record, letter: Letter) -> None:
+    """Record what a person said, in the same transaction as the letter is taken, and wake the step that waits for it."""
     try:
-        run.committer.commit(run.journal, [record])
+        run.committer.commit(run.journal, [record], [letter.letter_id])
     except Unwinding as ended:
         run.unwind(ended)
         return

@@ -171,7 +171,10 @@ class StepDone(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFailed(Record):
-    """A step failed for good; `doubt` where it is not known whether the effect happened."""
+    """A step failed for good; `doubt`, with the `reason`, where it is not known whether the effect happened.
+
+    `called` is how many steps its scope had called by then: what has a higher number was called in answer to the failure.
+    """
 
     kind = "step.failed"
     name: str
@@ -183,6 +186,8 @@ class StepFailed(Record):
     args_sha: str = ""
     usage: list[Json] = field(default_factory=list)
     doubt: bool = False
+    reason: str = ""
+    called: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,9 @@ from typing import TypeAlias
 
 from . import _records as rec
 
+CANCEL = "cancel"
+"""The cause of a step that was broken off because the run was cancelled: if that was never recorded, the step is unfinished."""
+
 DIED = "the process ended between the intent and the outcome"
 
 
@@ -70,7 +73,7 @@ class History:
             case rec.StepBrokenOff():
                 self._identify(record.name, record.fingerprint, effect=record.effect)
                 self.attempts, self.trouble = record.attempt, record
-                if record.cause:
+                if record.cause and record.cause != CANCEL:
                     self.outcome, self.outcome_seq = record, seq
             case rec.TimeoutFired():
                 self.outcome, self.outcome_seq = record, seq

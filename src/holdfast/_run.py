@@ -8,6 +8,7 @@ in which of them the current code is.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import random
 import threading
@@ -20,6 +21,7 @@ from ._clock import Clock
 from ._commit import Committer
 from ._ids import effect_key, seeded, uuid_from
 from ._journal import Journal
+from ._replay import CANCEL
 from ._turnstile import Turnstile
 from .errors import Cancelled, HoldfastError, NotKept, Parked, Stopped, Unwinding
 
@@ -28,8 +30,12 @@ if TYPE_CHECKING:
     from ._steps import Call
     from ._watch import Watched
 
-CANCEL = "cancel"
-"""The cause of a step that was broken off because the run was cancelled."""
+
+PARK_CHECK_S = 0.05
+"""After a step or branch ended beside others that wait, how long its code has before the run is looked at for parking."""
+
+UNWIND_S = 0.05
+"""How long the main line of a run that is unwound has to notice by itself."""
 
 
 class Place:
@@ -50,18 +56,20 @@ class TimeOut(Protocol):
     def due(self) -> bool:
         """Whether it should fire now."""
 
+    def deadline_us(self) -> int:
+        """When its time is over."""
+
 
 class Scope(Place):
     """One line of execution with its own numbers: `path` is empty for the agent, "12.1" for branch 1 of the gather at 12."""
 
     __slots__ = (
-        "blocks", "calls", "count", "doomed", "doubts", "joining", "lives", "lost", "parent", "path", "states", "stream", "task", "times",
+        "blocks", "calls", "count", "doomed", "doubts", "lives", "lost", "parent", "path", "states", "stream", "task", "times",
     )  # fmt: skip
 
     def __init__(self, run: Run, path: str, parent: Scope | None, *, doomed: bool = False) -> None:
         self.run, self.path, self.parent, self.doomed = run, path, parent, doomed
         self.count = self.lives = self.doubts = self.times = self.states = 0
-        self.joining = False
         self.lost = ""
         self.calls: dict[str, int] = {}
         self.blocks: list[TimeOut] = []
@@ -127,16 +135,16 @@ class Scope(Place):
         """This line of execution has ended."""
         self.run.scopes.remove(self)
         self.run.turnstile.come_back(self)
-        self.run.park_if_stuck()
+        self.run.park_soon()
 
 
 class Group:
     """Branches that belong together while their scope waits for them; at most `limit` are under way at once."""
 
-    __slots__ = ("_scope", "begun", "ended", "limit", "total")
+    __slots__ = ("begun", "ended", "limit", "scope", "total")
 
     def __init__(self, scope: Scope, total: int, limit: int) -> None:
-        self._scope, self.total, self.limit = scope, total, limit
+        self.scope, self.total, self.limit = scope, total, limit
         self.begun = self.ended = 0
 
     def can_begin(self) -> bool:
@@ -144,17 +152,15 @@ class Group:
         return self.begun < self.total and self.begun - self.ended < self.limit
 
     def __enter__(self) -> Self:
-        run = self._scope.run
+        run = self.scope.run
         run.committer.enter(self.total)
         run.branches += self.total
         run.groups.append(self)
-        self._scope.joining = True
-        run.turnstile.come_back(self._scope)
+        run.turnstile.come_back(self.scope)
         return self
 
     def __exit__(self, *_: object) -> None:
-        run = self._scope.run
-        self._scope.joining = False
+        run = self.scope.run
         run.groups.remove(self)
         run.branches -= self.total
         run.committer.enter(-self.total)
@@ -247,7 +253,13 @@ class Run:
         self.ended: Unwinding | None = None
         self.cancelling: Cancelled | None = None
         self.concluding = False
+        self.heard: set[int] = set()
+        self.taking: list[int] = []
         self.root: asyncio.Task[object] | None = None
+        self.root_cancels = self.wakes_us = 0
+        self.effects: set[str] = set()
+        self.recorded = {step_id for step_id, history in journal.histories.items() if history.name}
+        self.recorded_seq = journal.head.seq
         self.unkept: NotKept | None = None
         self.unawaited: dict[str, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self.watching: dict[str, Watched] = {}
@@ -275,10 +287,20 @@ class Run:
         return self.ended
 
     def unwind(self, outcome: Unwinding) -> None:
-        """Take everything down that waits."""
+        """Take everything down that waits; the main line too, if it waits for something that will not come any more."""
         self.ended = self.ended or outcome
         for waiter in list(self.waiters.values()):
             waiter.wake(outcome)
+        root = self.root
+        if root is not None:
+            with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
+                root.get_loop().call_soon_threadsafe(root.get_loop().call_later, UNWIND_S, self.cancel_root, root)
+
+    def cancel_root(self, root: asyncio.Task[object]) -> None:
+        """Cancel the main line, on its own loop, if it has not ended."""
+        if self.root is root and not root.done():
+            self.root_cancels += 1
+            root.cancel()
 
     def solo(self) -> bool:
         """Whether nothing else in this process could share a flush with this run."""
@@ -310,8 +332,13 @@ class Run:
         return [*self.riders(), *records]
 
     def _boundary(self, seq: int) -> None:
-        for tracked in self.tracked.values():
-            tracked.set_to(seq)
+        if seq <= self.recorded_seq:
+            for tracked in self.tracked.values():
+                tracked.set_to(seq)
+
+    def at_live_edge(self) -> bool:
+        """Whether everything recorded has been asked for and given back."""
+        return not self.turnstile.replaying and self.recorded <= self.requested
 
     def read_time(self, scope: Scope) -> int:
         """The recorded time of this reading, or the time now, which rides on the next commit."""
@@ -323,16 +350,35 @@ class Run:
         self.times.setdefault(scope.path, []).append(now_us)
         return now_us
 
+    def park_soon(self) -> None:
+        """Look whether the run has to park, once the code that goes on has had its chance."""
+        if not self.waiters:
+            return
+        if self.blocking:
+            self.park_if_stuck()
+        else:
+            asyncio.get_running_loop().call_later(PARK_CHECK_S, self.park_if_stuck)
+
     def park_if_stuck(self) -> None:
         """Unwind the code when nothing is left to do but to wait."""
         if self.ended is None and self.stuck():
+            self.wakes_us = self.wake_us()
             self.unwind(Parked())
 
     def stuck(self) -> bool:
-        """Whether every line of execution that is known waits for a person, and no step runs."""
+        """Whether every line of execution that is known waits for a person, no step runs, and no time-out is about to fire."""
         if not self.waiters or any(group.can_begin() for group in self.groups):
             return False
-        return all(scope.lives == scope.doubts and (scope.joining or scope.doubts > 0) for scope in self.scopes)
+        if any(block.due() for scope in self.scopes for block in scope.blocks):
+            return False
+        joining = {id(group.scope) for group in self.groups if group.begun > group.ended}
+        return all(scope.lives == scope.doubts and (scope.doubts > 0 or id(scope) in joining) for scope in self.scopes)
+
+    def wake_us(self) -> int:
+        """When the run has something to do even if nobody answers: the end of a time-out or of a question's time."""
+        ends = [block.deadline_us() for scope in self.scopes for block in scope.blocks]
+        ends += [question.opened.until_us for _, question in self.journal.open_asks() if question.opened.until_us]
+        return min(ends, default=0)
 
     def draw_uuid(self, where: Scope | Body) -> uuid.UUID:
         return uuid_from(where.random())

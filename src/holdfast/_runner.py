@@ -208,6 +208,7 @@ def _acquire(engine: Engine, order: Order) -> Errand:
         except LeaseLost:
             continue
         except Stopped as stopped:
+            engine.keeper.orphans.add(order.run_id)  # the claim may have gone in, and its reply be lost
             raise stopped.error from stopped
         return Run(
             journal=journal, committer=engine.committer, clock=engine.clock, blocking=not order.agent.is_async,
@@ -311,18 +312,22 @@ class Raised:
 
 async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
     with _Stage(engine, run) as scope:
-        run.root = asyncio.current_task()
+        task = asyncio.current_task()
+        assert task is not None
+        before = task.cancelling()
+        run.root = task
         _take_letters(engine, run)
         try:
             outcome: Returned | Raised = Returned(await order.agent.fn(*order.args, **order.kwargs))
         except BaseException as error:  # noqa: BLE001 (conclude decides what every way to end means)
             outcome = Raised(error)
         run.root = None
+        for _ in range(run.root_cancels):
+            task.uncancel()  # what the engine did to unwind the code is not a cancellation from outside
         try:
             return await drive_async(_concluded(run, order, outcome), run, scope)
         except RunInterrupted:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():  # not a time-out inside: whoever started the run cancels it
+            if task.cancelling() > before:  # not a time-out inside: whoever started the run cancels it
                 raise asyncio.CancelledError from None
             raise
 
@@ -370,7 +375,7 @@ class _Stage:
             if journal.head.owner == keeper.owner:
                 self._engine.committer.commit(journal, [rec.RunReleased(reason="its end could not be recorded")])
         except Unwinding:
-            keeper.left_behind = True
+            keeper.orphans.add(self._run.id)
         # A task that nobody waited for must not write into a run that is over.
         journal.broken = self._run.ended = journal.broken or Parked()
 
@@ -405,7 +410,7 @@ def conclude(run: Run, order: Order, outcome: Returned | Raised, ended: BaseExce
             raise (yield from _waiting(run))
         case Cancelled():
             yield from _cleanups(run)
-            yield Commit([rec.RunCancelled(by=ended.by, reason=ended.reason)])
+            yield Commit([rec.RunCancelled(by=ended.by, reason=ended.reason)], tuple(run.taking))
             raise RunCancelled(run.id, ended.by, ended.reason)
         case Exception():
             yield from _refuse_unasked(run, ended)
@@ -422,6 +427,8 @@ def conclude(run: Run, order: Order, outcome: Returned | Raised, ended: BaseExce
 def _returned(run: Run, order: Order, value: Any) -> Life[Any]:
     yield from _refuse_unasked(run)
     yield from _refuse_unawaited(run)
+    while run.effects - run.waiters.keys():  # begun by a task that nobody waited for: it is not left behind
+        yield Pause(POLL_S)
     try:
         data, kept = order.agent.codec().keep(value)
     except NotKept as error:
@@ -431,7 +438,7 @@ def _returned(run: Run, order: Order, value: Any) -> Life[Any]:
         raise (yield from _waiting(run))
     yield from _cleanups(run)
     reach("run.before_done")
-    yield Commit([rec.RunDone(value=data)])
+    yield Commit([rec.RunDone(value=data)], tuple(run.taking))
     reach("run.after_done")
     return kept
 
@@ -444,8 +451,7 @@ def _waiting(run: Run) -> Life[RunWaiting]:
         return RunWaiting(run.id, "for nothing any more")
     questions = [_did_it_happen(step_id, history) for step_id, history in doubts]
     waits = "; ".join([*questions, *(question.opened.question for _, question in asks)])
-    wake_us = min((question.opened.until_us for _, question in asks if question.opened.until_us), default=0)
-    yield Commit([rec.RunWaiting(waits=waits, steps=[waiting for waiting, _ in (*doubts, *asks)], wake_us=wake_us)])
+    yield Commit([rec.RunWaiting(waits=waits, steps=[waiting for waiting, _ in (*doubts, *asks)], wake_us=run.wakes_us)])
     return RunWaiting(run.id, waits)
 
 

@@ -22,11 +22,11 @@ from ._failpoints import reach
 from ._ids import jitter
 from ._journal import args_digest
 from ._landing import Rules, landing
-from ._replay import Doubt, Execute, Landed, Mismatch, Raise, Return, decide
+from ._replay import Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
 from ._replay import Hang as Hung
 from ._run import Body, Scope
 from ._watch import compare
-from .codec.failures import failure, rebuild
+from .codec.failures import failure, rebuild, told
 from .codec.fingerprint import encode_arguments, identity
 from .codec.signature import Arguments, return_annotation
 from .codec.values import ValueCodec, codec_for
@@ -40,6 +40,7 @@ from .errors import (
     NestedStep,
     NoRun,
     NotKept,
+    Parked,
     Refused,
     ReplayMismatch,
     ResultNotKept,
@@ -161,6 +162,7 @@ def life(call: Call) -> Life[Any]:
     call.key = _key(call) if spec.effect else ""
     history = run.journal.histories.get(call.step_id)
     grouped = call.step_id in run.journal.groups
+    _refuse_moved(call, history)
     decision = decide(history, name=spec.name, fingerprint=call.fingerprint, effect=spec.effect, grouped=grouped)
     if call.scope.guarded() and isinstance(decision, (Execute, Doubt, Landed)):
         yield from _stopped_at_the_door(call)
@@ -186,6 +188,17 @@ def life(call: Call) -> Life[Any]:
         case Mismatch():
             recorded = shown_call(decision.recorded, history.args) if history else decision.recorded
             raise run.stop(ReplayMismatch(run.id, call.step_id, recorded, f"calls {call.shown()}"))
+
+
+def _refuse_moved(call: Call, history: History | None) -> None:
+    """A call with an identity of its own that is recorded under another reply: a task of its own came earlier or later than before."""
+    if history is not None or call.spec.call_id is None:
+        return
+    run, call_id = call.run, call.step_id.partition(":")[2]
+    for step_id in run.recorded - run.requested:
+        found = run.journal.histories.get(step_id)
+        if found and step_id.partition(":")[2] == call_id and (found.name, found.fingerprint) == (call.spec.name, call.fingerprint):
+            raise run.stop(ReplayMismatch(run.id, call.step_id, f"made as step {step_id}", f"calls {call.shown()} here"))
 
 
 def _first_move(call: Call, attempt: int) -> Life[Move]:
@@ -312,20 +325,26 @@ def _pause_before_retry(call: Call, error: BaseException, attempt: int, delay_s:
 def _effect(call: Call, move: Move) -> Life[Any]:
     """Attempt, doubt, settle, until there is an outcome."""
     call.spec.codec()
-    while True:
-        match move:
-            case Attempt():
-                move = yield from _attempt(call, move.number)
-            case Uncertain():
-                move = yield from _settled(call, move)
-            case Found():
-                move = yield from _found(call, move)
-            case Finished():
-                return move.result
+    call.run.effects.add(call.step_id)
+    try:
+        while True:
+            match move:
+                case Attempt():
+                    move = yield from _attempt(call, move.number)
+                case Uncertain():
+                    move = yield from _settled(call, move)
+                case Found():
+                    move = yield from _found(call, move)
+                case Finished():
+                    return move.result
+    finally:
+        call.run.effects.discard(call.step_id)
 
 
 def _attempt(call: Call, number: int) -> Life[Move]:
     """Intent, body, outcome."""
+    if call.run.concluding:
+        raise Parked  # the agent has returned: what a stray task would begin now, nobody would wait for
     reach("effect.before_intent")
     yield Commit((_started(call, number),))
     reach("effect.after_intent")
@@ -367,7 +386,7 @@ def _judged(call: Call, body: Body, error: Exception, number: int) -> Life[Move]
             return Attempt(number + 1)
         case "unknown":
             yield Commit([_attempt_failed(call, error, number, landed="unknown", delay_s=0.0)])
-            return Uncertain(number, f"{type(error).__name__}: {error}", live=True)
+            return Uncertain(number, told(error), live=True)
 
 
 def _settled(call: Call, doubt: Uncertain) -> Life[Move]:
@@ -411,7 +430,7 @@ def _failed(call: Call, body: Body, error: Exception, attempt: int) -> Life[Base
     """Record a failure and give back the error to raise, built the way replay will build it."""
     record = rec.StepFailed(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, effect=call.spec.effect,
-        error=failure(error), attempt=attempt, started_us=call.started_at_us, usage=body.usage,
+        error=failure(error), attempt=attempt, started_us=call.started_at_us, usage=body.usage, called=call.home.count,
         **_with_args(call),
     )  # fmt: skip
     yield Turn((yield Commit([record])))
@@ -420,7 +439,7 @@ def _failed(call: Call, body: Body, error: Exception, attempt: int) -> Life[Base
 
 def _raised_again(call: Call, record: rec.StepFailed) -> BaseException:
     if record.doubt:
-        return call.blamed(InDoubt(*record.error["args"]))
+        return call.blamed(InDoubt(call.step_id, call.spec.name, record.reason))
     return call.blamed(rebuild(record.error, raises=(*call.spec.raises, *OURS), step_id=call.step_id, name=call.spec.name))
 
 

@@ -25,7 +25,7 @@ from ._branches import (
 )  # fmt: skip
 from ._drive import drive_blocking
 from ._run import Group, Scope, place
-from .errors import BranchLost, Misuse
+from .errors import BranchLost, Misuse, Parked
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -103,7 +103,7 @@ class _Race:
                 return
             self._over, self.winner = True, index
             drive_blocking(record_winner(self.step_id, index, self.seq), self.scope.run, branch)
-            lose(self.scope.run.scopes, self.step_id, index)
+            lose(self.scope.run, self.step_id, index)
 
 
 def _bound(fn: Callable[[Any], Any], item: Any) -> Callable[[], Any]:
@@ -137,10 +137,20 @@ def _run_threads(
             gate.release()
 
     with Group(scope, len(branches), limit) as group:
-        threads = [_started(gate, body, index, f"holdfast-{step_id}.{index + 1}") for index in range(len(branches))]
-        for thread in threads:
-            thread.join()
+        threads: list[threading.Thread] = []
+        try:
+            threads.extend(_started(gate, body, index, f"holdfast-{step_id}.{index + 1}") for index in range(len(branches)))
+            _joined(threads)
+        except BaseException:
+            scope.run.unwind(Parked())  # Ctrl-C: the branches end at their next step, and are waited for
+            _joined(threads)
+            raise
     return outcomes
+
+
+def _joined(threads: Sequence[threading.Thread]) -> None:
+    for thread in threads:
+        thread.join()
 
 
 def _called(branch: Callable[[], Any]) -> Outcome:

@@ -41,11 +41,15 @@ class _Block:
 
     def left_s(self) -> float:
         """How long until it fires; it was set when the block was first entered, before any crash."""
-        return self._started_us / 1e6 + self._after_s - self._scope.run.clock.now_us() / 1e6
+        return (self.deadline_us() - self._scope.run.clock.now_us()) / 1e6
+
+    def deadline_us(self) -> int:
+        """When its time is over."""
+        return self._started_us + int(self._after_s * 1e6)
 
     def due(self) -> bool:
         """Whether it should fire now: the time is over and replay has come to its end."""
-        return not self.fired and self.left_s() <= 0 and not self._scope.run.turnstile.replaying
+        return not self.fired and self.left_s() <= 0 and self._scope.run.at_live_edge()
 
 
 class timeout(_Block):  # noqa: N801 (reads as a verb: `async with hf.timeout("5s")`)

@@ -51,6 +51,8 @@ class Turnstile:
             except ValueError:
                 return
         self._boundary(seq)
+        if self._waiting:
+            self._settle()
 
     def at_once(self, seq: int) -> bool:
         """Release `seq` if it is its turn already."""
@@ -125,7 +127,7 @@ class Turnstile:
     def _unstall(self, ahead: int) -> None:
         if self._recorded and self._recorded[0] == ahead and self._waiting and self._waiting[0][0] != ahead:
             self._pass_over((ahead, self._holder))
-            self._pump()
+        self._pump()
 
     def _pass_over(self, ahead: tuple[int, object | None]) -> None:
         seq, holder = ahead

@@ -76,10 +76,10 @@ def by_aiohttp(method: str = "POST", **options: Any) -> Client:
     aiohttp = importlib.import_module("aiohttp")
 
     async def call(url: str, timeout_s: float = PATIENT_S) -> None:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=timeout_s), **options) as session:
-            async with session.request(method, url, data=b"x") as response:
-                response.raise_for_status()
-                await response.read()
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        async with aiohttp.ClientSession(timeout=timeout, **options) as session, session.request(method, url, data=b"x") as response:
+            response.raise_for_status()
+            await response.read()
 
     return lambda *args: asyncio.run(call(*args))
 

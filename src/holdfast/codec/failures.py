@@ -37,10 +37,16 @@ def failure(error: BaseException) -> dict[str, Any]:
     args = _kept(list(_constructor_args(error)))
     if args is not None:
         found["args"] = args
-    state = {name: value for name, value in vars(error).items() if _kept(value) is not None or value is None}
-    if state and _kept(state) is not None:
-        found["state"] = _kept(state)
+    with suppress(Exception):  # attributes may be anything, and looking at them may raise anything
+        state = {name: value for name, value in vars(error).items() if _kept(value) is not None or value is None}
+        if state and _kept(state) is not None:
+            found["state"] = _kept(state)
     return found
+
+
+def told(error: BaseException) -> str:
+    """What an error says, with its name, whatever its author did to it."""
+    return f"{type(error).__name__}: {_message(error)}"
 
 
 def rebuild(failure: dict[str, Any], *, raises: tuple[type[BaseException], ...], step_id: str, name: str) -> Exception:

@@ -66,6 +66,21 @@ async def unknown_word(order: str, cents: int) -> int:
     return cents
 
 
+@hf.effect(in_doubt="ask", errors={ValueError: "landed"})  # E: No overload variant of "effect"
+async def no_word(order: str, cents: int) -> int:
+    return cents
+
+
+@hf.effect(in_doubt="ask", errors={"ValueError": "answer"})  # E: No overload variant of "effect"
+async def no_class(order: str, cents: int) -> int:
+    return cents
+
+
+@hf.step(errors={ValueError: "answer"})  # E: Unexpected keyword argument "errors"
+async def no_effect(order: str, cents: int) -> int:
+    return cents
+
+
 @hf.effect()  # E: require at least one argument
 async def says_nothing(order: str, cents: int) -> int:
     return cents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import assert_type
+from typing import Literal, assert_type
 
 import holdfast as hf
 
@@ -67,6 +67,20 @@ def push(name: str) -> int:
     return len(name)
 
 
+def in_words(error: OSError) -> Literal["not_landed"] | None:
+    return "not_landed" if error.errno else None
+
+
+@hf.effect(in_doubt="ask", errors={TimeoutError: "unknown", (KeyError, IndexError): "answer", OSError: in_words})
+def ship(name: str) -> int:
+    return len(name)
+
+
+@hf.effect(in_doubt=hf.verify(find_charge), errors={Exception: lambda error: "answer" if error.args else None})
+async def charge_by_code(order: str, cents: int) -> Receipt:
+    return Receipt(order)
+
+
 @hf.effect(in_doubt="fail", key="once")
 async def launch(name: str) -> int:
     return len(name)
@@ -92,6 +106,8 @@ async def use(bank: Bank) -> None:
     assert_type(await draft("o-1", cents=5), Receipt)
     assert_type(label("a"), int)
     assert_type(push("a"), int)
+    assert_type(ship("a"), int)
+    assert_type(await charge_by_code("o-1", 5), Receipt)
     assert_type(await launch("a"), int)
     assert_type(await bank.charge("o-1"), Receipt)
     assert_type(bank.refund("o-1"), Receipt)
