@@ -294,7 +294,14 @@ class Run:
         root = self.root
         if root is not None:
             with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
-                root.get_loop().call_soon_threadsafe(root.get_loop().call_later, UNWIND_S, self.cancel_root, root)
+                root.get_loop().call_soon_threadsafe(self._unwind_root, root)
+
+    def _unwind_root(self, root: asyncio.Task[object]) -> None:
+        """Cancel the main line when nothing that still runs could wake it; a body under way may come to its end."""
+        if self.in_progress:
+            root.get_loop().call_later(UNWIND_S, self._unwind_root, root)
+        else:
+            root.get_loop().call_later(UNWIND_S, self.cancel_root, root)
 
     def cancel_root(self, root: asyncio.Task[object]) -> None:
         """Cancel the main line, on its own loop, if it has not ended."""

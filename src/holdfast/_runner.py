@@ -8,6 +8,7 @@ says so. Both are written once; `attend_async` and `attend_blocking` carry them 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import sys
@@ -327,7 +328,8 @@ async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
         try:
             return await drive_async(_concluded(run, order, outcome), run, scope)
         except RunInterrupted:
-            if task.cancelling() > before:  # not a time-out inside: whoever started the run cancels it
+            grouped = isinstance(outcome, Raised) and isinstance(outcome.error, BaseExceptionGroup)  # a TaskGroup leaves its count behind
+            if task.cancelling() > before and not grouped:  # not a time-out inside: whoever started the run cancels it
                 raise asyncio.CancelledError from None
             raise
 
@@ -420,7 +422,8 @@ def conclude(run: Run, order: Order, outcome: Returned | Raised, ended: BaseExce
             ended.add_note(f"run {run.id!r} failed{at}; finished steps are kept, and the same line again goes on from there")
             raise ended
         case _:
-            yield Commit([rec.RunReleased(reason=f"interrupted by {type(ended).__name__}")])
+            with contextlib.suppress(Unwinding):  # an interruption stays what it is, even where it cannot be recorded
+                yield Commit([rec.RunReleased(reason=f"interrupted by {type(ended).__name__}")])
             raise ended
 
 
