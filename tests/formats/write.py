@@ -79,6 +79,21 @@ async def paying() -> int:
     return await pay(3)
 
 
+@hf.effect(in_doubt="ask", approve=True)
+async def sign(text: str) -> str:
+    return text
+
+
+@hf.agent(name="signing")
+async def signing(path: str) -> str:
+    hf.watch(("price", lambda: len(SEEN)), on_change="warn")
+    await remember(path)
+    try:
+        return await sign(path)
+    except hf.Refused:
+        return "refused"
+
+
 @hf.agent(name="changing")
 async def changing() -> str:
     result = await remember("old" if not SEEN else "new")
@@ -99,9 +114,27 @@ def record() -> None:
         app.cancel("old-cancelled", by="ann", reason="too late")
     play(STORE, paying, run_id="old-settled")
     SEEN.clear()
+    with suppress(BaseException):
+        play(STORE, signing, "a", run_id="old-signed")
+    with hf.Holdfast(STORE) as app:
+        app.answer("old-signed", "approve:2", yes=False, by="ann", reason="not this one")
+    SEEN.append("another price")
+    play(STORE, signing, "a", run_id="old-signed")
+    SEEN.clear()
     for _ in range(2):
         with suppress(BaseException):
             play(STORE, changing, run_id="old-blocked")
+    with suppress(BaseException):
+        play(STORE, remembering, "b", run_id="old-repaired")
+    lose_the_tail("old-repaired")
+    with hf.Holdfast(STORE) as app:
+        app.repair("old-repaired", dry_run=False, by="ann", reason="a bad sector")
+
+
+def lose_the_tail(run_id: str) -> None:
+    """Damage a run as a disk would: its last row is not what was written."""
+    row = STORE._rows[run_id][-1]
+    STORE._rows[run_id][-1] = row._replace(body=b"{}")
 
 
 def as_text(row: Row) -> dict[str, object]:
