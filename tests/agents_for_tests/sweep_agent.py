@@ -275,25 +275,27 @@ def break_intents() -> None:
     """Effects begin without a word to the disk."""
     waiting, blocking = _drive._commit_async, _drive._commit_blocking
 
-    async def commit_async(run: Any, records: Any) -> int:
-        return await waiting(run, kept) if (kept := without_intents(records)) else run.journal.head.seq
+    async def commit_async(run: Any, records: Any, takes: Any = ()) -> int:
+        return await waiting(run, kept, takes) if (kept := without_intents(records)) else run.journal.head.seq
 
-    def commit_blocking(run: Any, records: Any) -> int:
-        return blocking(run, kept) if (kept := without_intents(records)) else run.journal.head.seq
+    def commit_blocking(run: Any, records: Any, takes: Any = ()) -> int:
+        return blocking(run, kept, takes) if (kept := without_intents(records)) else run.journal.head.seq
 
+    _drive._commit_at_once = lambda run, records: None
     _drive._commit_async, _drive._commit_blocking = commit_async, commit_blocking
 
 
 def break_acks() -> None:
     """Everything is acknowledged first and written when convenient."""
 
-    def post(run: Any, records: Any) -> int:
+    def post(run: Any, records: Any, takes: Any = ()) -> int:
         run.committer.post(run.journal, run.with_riders(records), lambda: True)
         return 0
 
-    async def post_async(run: Any, records: Any) -> int:
+    async def post_async(run: Any, records: Any, takes: Any = ()) -> int:
         return post(run, records)
 
+    _drive._commit_at_once = lambda run, records: None
     _drive._commit_async, _drive._commit_blocking = post_async, post
 
 
