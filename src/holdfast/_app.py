@@ -237,6 +237,12 @@ class Holdfast:
 
         return _operate.resume(self.engine, run_id, by=by or _operate.somebody(), reason=reason)
 
+    def accept(self, run_id: str, *, by: str | None = None, reason: str = "") -> str:
+        """Let a run that is blocked by changed code go on with it; effects that happened from there on are not done again unasked."""
+        from . import _operate
+
+        return _operate.accept(self.engine, run_id, by=by or _operate.somebody(), reason=reason)
+
     def resume_here(self, run_id: str, agents: Sequence[Agent[..., Any]], *, where: str, wait: bool = True) -> Any:
         """Go on with a run now, in this process, with one of these agents."""
         from . import _operate

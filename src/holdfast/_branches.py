@@ -178,6 +178,9 @@ async def _all_done(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 def collected(outcomes: Sequence[Outcome], errors: Errors) -> tuple[Any, ...]:
     """The results in order; an unwinding goes first, then the error of the lowest branch."""
+    for _, error in outcomes:
+        if error is not None and not isinstance(error, Exception | Unwinding | asyncio.CancelledError):
+            raise error
     raise_unwinding(error for _, error in outcomes)
     for _, error in outcomes:
         if error is not None and not isinstance(error, Exception):

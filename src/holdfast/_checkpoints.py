@@ -133,6 +133,8 @@ def _note(record: rec.Record) -> str:
             return record.waits
         case rec.RunReleased():
             return record.reason
+        case rec.RunAccepted():
+            return f"{record.by} goes on with changed code from step {record.step_id}{': ' + record.reason if record.reason else ''}"
         case rec.RunRepaired():
             return f"by {record.by}: record {record.bad_seq} was damaged ({record.what}), {record.moved} moved aside{_why(record.reason)}"
     return _said(record)

@@ -132,9 +132,9 @@ def give_up(call: Call, doubt: Uncertain) -> Life[Move]:
     raise call.blamed(error)
 
 
-def ask_first(call: Call, other: str) -> Life[Move]:
-    """A call that has not begun, while the same call is in doubt at step `other`: a person must agree."""
-    reason = f"the same call is in doubt at step {other}; running this one could do it twice"
+def ask_first(call: Call, why: str) -> Life[Move]:
+    """A call that has not begun, while the same call may have happened at another step: a person must agree."""
+    reason = f"{why}; running this one could do it twice"
     return (yield from _ask(call, Uncertain(0, reason, live=False), reason))
 
 
@@ -225,7 +225,7 @@ def _ask(call: Call, doubt: Uncertain, why: str) -> Life[Move]:
     """Wait for a person, as long as it takes; a result that does not fit is put before them again."""
     reason = doubt.reason if not why or why in doubt.reason else f"{doubt.reason}; {why}"
     if not doubt.asked:
-        yield Commit([_opened(call, reason, "ask")])
+        yield Commit([_opened(call, reason, "ask", not_begun=doubt.number == 0)])
     while True:
         yield WaitForPerson(call.step_id)
         settled = call.run.journal.histories[call.step_id].settled
@@ -247,5 +247,7 @@ def _policy(call: Call) -> Retry:
     return call.spec.retry or Retry()
 
 
-def _opened(call: Call, reason: str, action: str) -> rec.DoubtOpened:
-    return rec.DoubtOpened(step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, reason=reason, action=action)
+def _opened(call: Call, reason: str, action: str, *, not_begun: bool = False) -> rec.DoubtOpened:
+    """The record of a doubt; a call that has not begun has no other record that tells its arguments and key."""
+    told = {**call.kept_arguments(), "key": call.key} if not_begun else {}
+    return rec.DoubtOpened(step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, reason=reason, action=action, **told)

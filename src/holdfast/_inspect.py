@@ -407,8 +407,10 @@ def _answering(run_id: str, ask_id: str) -> list[str]:
 
 
 def _unblocking(journal: Journal) -> list[str]:
-    run_id, app = journal.head.run_id, "APP.py" if isinstance(journal.verdict, rec.RunRepaired) else "OLD_APP.py"
-    return [f"holdfast resume {run_id} --here {app}", f"holdfast cancel {run_id}"]
+    run_id = journal.head.run_id
+    if isinstance(journal.verdict, rec.RunRepaired):
+        return [f"holdfast resume {run_id} --here APP.py", f"holdfast cancel {run_id}"]
+    return [f"holdfast resume {run_id} --here OLD_APP.py", f"holdfast resume {run_id} --accept --here APP.py", f"holdfast cancel {run_id}"]
 
 
 def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:

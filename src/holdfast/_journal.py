@@ -147,14 +147,16 @@ class Journal:
     """The records of one run that this process knows, and the place where the next ones are sealed."""
 
     __slots__ = (
-        "_unsettled", "asks", "broken", "claims", "groups", "head", "histories", "looks", "prints", "silences", "started", "states",
-        "times", "verdict",
+        "_unsettled", "asks", "broken", "claims", "generation", "groups", "head", "histories", "looks", "prints", "silences",
+        "started", "states", "superseded", "times", "verdict",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
         self.head = empty_head(run_id)
         self.histories: dict[str, History] = {}
         self._unsettled: dict[str, History] = {}
+        self.superseded: dict[str, History] = {}
+        self.generation = 0
         self.groups: set[str] = set()
         self.claims = 0
         self.asks: dict[str, Question] = {}
@@ -241,6 +243,8 @@ class Journal:
                 self.verdict = record
             case _ if isinstance(record, STEP_KINDS):
                 self._fold_step(record, row)
+            case rec.RunAccepted():
+                self._supersede(self.seq_of(record.step_id))
             case _:
                 self._index_beside(record, row)
 
@@ -264,6 +268,26 @@ class Journal:
         if not any(self.histories[found].effect for found in later):
             for found in later:
                 del self.histories[found]
+
+    def seq_of(self, step_id: str) -> int:
+        """Where a step, or the first step of a group of branches, begins in the journal."""
+        below = [history.first_seq for found, history in self.histories.items() if found == step_id or found.startswith(f"{step_id}.")]
+        return min(below, default=self.head.seq + 1)
+
+    def from_seq(self, seq: int) -> list[tuple[str, History]]:
+        """The steps that began there or later."""
+        return [(step_id, history) for step_id, history in self.histories.items() if history.first_seq >= seq]
+
+    def _supersede(self, seq: int) -> None:
+        """Go on as if nothing had been recorded from there on, but for the effects: that they happened is not forgotten."""
+        self.generation += 1
+        for step_id, history in self.from_seq(seq):
+            del self.histories[step_id]
+            self._unsettled.pop(step_id, None)
+            if history.effect:
+                self.superseded[step_id] = history
+        self.groups = {group for found in self.histories for group in _groups_above(found)}
+        self.states = {name: [saved for saved in values if saved[0] < seq] for name, values in self.states.items()}
 
     def _index_beside(self, record: rec.Record, row: Row) -> None:
         """What is recorded beside the steps: states, times, questions, prints."""

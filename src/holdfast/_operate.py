@@ -119,6 +119,24 @@ def resume(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
     raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
 
 
+def accept(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
+    """Let a blocked run go on with changed code from where it stands; gives what happens next, in words."""
+    by, reason = checked_text(by, "by"), checked_text(reason, "reason")
+    for _ in range(MAX_TRIES):
+        journal = Journal.load(*loaded(engine, run_id))
+        verdict = journal.verdict
+        if journal.head.status != "blocked" or not isinstance(verdict, rec.RunBlocked) or not verdict.step_id:
+            raise Refusal(f"run {run_id!r} is not blocked by changed code; nothing was changed")
+        lost = journal.from_seq(journal.seq_of(verdict.step_id))
+        doubts = [step_id for step_id, history in lost if history.open_doubt(journal.head.epoch + 1)]
+        if doubts:
+            raise Refusal(f"step {doubts[0]} of run {run_id!r} is in doubt: settle it first; nothing was changed")
+        accepted = rec.RunAccepted(step_id=verdict.step_id, by=by, reason=reason)
+        if _claimed(engine, journal, [_resumed(engine, journal, f"accept by {by}"), accepted]):
+            return f"the run goes on with the new code from step {verdict.step_id}; {len(lost)} recorded steps are superseded"
+    raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
+
+
 def order_for(engine: Engine, run_id: str, agents: Sequence[Agent[..., Any]], *, where: str, wait: bool) -> Order:
     """The order that goes on with a recorded run, with the arguments it was started with."""
     head, rows = loaded(engine, run_id)

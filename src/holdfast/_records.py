@@ -111,6 +111,15 @@ class RunBlocked(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunAccepted(Record):
+    """Somebody lets the run go on with code that takes another path from `step_id` on; what was recorded from there is superseded."""
+
+    kind = "run.accepted"
+    by: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunRepaired(Record):
     """The records from `bad_seq` on were damaged: `moved` of them were moved aside, `unreadable` could not be read or were not there.
 
@@ -296,7 +305,7 @@ class TimeRead(Record):
 KINDS: dict[str, type[Record]] = {
     cls.kind: cls
     for cls in (
-        RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunRepaired,
+        RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunRepaired,
         StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
         DoubtOpened, DoubtSettled, AskOpened, AskAnswered, WatchTaken, WatchDrifted, TimeoutFired, StateSaved, TimeRead,
     )

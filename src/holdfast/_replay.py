@@ -45,6 +45,7 @@ class History:
     started_epoch: int = 0
     outcome: rec.Record | None = None
     outcome_seq: int = 0
+    first_seq: int = 0
     trouble: rec.AttemptFailed | rec.StepBrokenOff | None = None
     doubt: rec.DoubtOpened | None = None
     settled: rec.DoubtSettled | None = None
@@ -54,6 +55,7 @@ class History:
 
     def fold(self, record: rec.Record, *, seq: int, at_us: int, epoch: int) -> None:
         """Take one more record of this step into account."""
+        self.first_seq = self.first_seq or seq
         match record:
             case rec.StepStarted():
                 self._identify(record.name, record.fingerprint, effect=record.effect)
@@ -81,6 +83,7 @@ class History:
                 self._identify(record.name, record.fingerprint, effect=True)
                 self.doubt = record
                 self.settled = None
+                self.key, self.args = record.key or self.key, self.args if record.args is None else record.args
                 if record.lost:
                     self._reopen(record)
             case rec.DoubtSettled():

@@ -314,7 +314,8 @@ class Run:
         return self.committer.lanes <= 1 and self.in_progress <= 1
 
     def key_of(self, step_id: str) -> str:
-        return effect_key(self.origin, step_id)
+        generation = self.journal.generation
+        return effect_key(self.origin, f"{step_id}~{generation}" if generation else step_id)
 
     def riders(self) -> list[rec.Record]:
         """What has no commit of its own and goes with the next one: times that were read, states that changed."""

@@ -328,8 +328,8 @@ async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
         try:
             return await drive_async(_concluded(run, order, outcome), run, scope)
         except RunInterrupted:
-            grouped = isinstance(outcome, Raised) and isinstance(outcome.error, BaseExceptionGroup)  # a TaskGroup leaves its count behind
-            if task.cancelling() > before and not grouped:  # not a time-out inside: whoever started the run cancels it
+            bare = isinstance(outcome, Raised) and isinstance(outcome.error, Stopped | asyncio.CancelledError)
+            if task.cancelling() > before and bare:  # no time-out and no TaskGroup inside: whoever started the run cancels it
                 raise asyncio.CancelledError from None
             raise
 
@@ -389,8 +389,14 @@ def _concluded(run: Run, order: Order, outcome: Returned | Raised) -> Life[Any]:
         ended, cancelling = run.ended, run.cancelling
         run.ended = run.cancelling = None
     if isinstance(ended, Parked):
-        ended = cancelling or ended
+        return conclude(run, order, outcome, cancelling or _interruption(outcome) or ended)
     return conclude(run, order, outcome, ended or cancelling)
+
+
+def _interruption(outcome: Returned | Raised) -> BaseException | None:
+    """Ctrl-C and the like, which stay what they are even where the code was being unwound."""
+    error = outcome.error if isinstance(outcome, Raised) else None
+    return None if isinstance(error, Exception | Unwinding | asyncio.CancelledError | BaseExceptionGroup) else error
 
 
 def conclude(run: Run, order: Order, outcome: Returned | Raised, ended: BaseException | None) -> Life[Any]:
@@ -472,7 +478,7 @@ def _stopped(error: HoldfastError) -> rec.Record:
 def _refuse_unasked(run: Run, ended: Exception | None = None) -> Life[None]:
     """Code that ends without having called what was recorded has taken another path."""
     for step_id, history in run.journal.histories.items():
-        if step_id in run.requested or step_id.startswith(CLEANUP) or not history.name or history.lost:
+        if step_id in run.requested or step_id not in run.recorded or step_id.startswith(CLEANUP) or history.lost:
             continue
         if history.outcome is not None or history.effect:
             error = ReplayMismatch(run.id, step_id, shown_call(history.name, history.args), "ends without calling it")

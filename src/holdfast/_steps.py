@@ -138,6 +138,16 @@ class Call:
             return str(error)
         return ""
 
+    def kept(self) -> tuple[bytes, str]:
+        """The arguments as they are stored, and their digest."""
+        args = encode_arguments(self.bound) if self.text is None else self.text
+        return args, args_digest(args)
+
+    def kept_arguments(self) -> dict[str, Any]:
+        """The same as fields of a record."""
+        args, args_sha = self.kept()
+        return {"args": args, "args_sha": args_sha}
+
     def blamed(self, error: BaseException) -> BaseException:
         """The error, marked with the step it came from: a resumed run goes behind the failure that escaped."""
         with contextlib.suppress(AttributeError):
@@ -203,12 +213,12 @@ def _refuse_moved(call: Call, history: History | None) -> None:
 
 def _first_move(call: Call, attempt: int) -> Life[Move]:
     """An effect that has not begun may need a person first: an approval, or a word on the same call that is in doubt elsewhere."""
-    if attempt == 1:
-        yield from _approved(call)
-        other = _same_in_doubt(call)
-        if other:
-            return (yield from ask_first(call, other))
-    return Attempt(attempt)
+    history = call.run.journal.histories.get(call.step_id)
+    if attempt > 1 or (history is not None and history.settled is not None):  # a person has spoken about this very call
+        return Attempt(attempt)
+    yield from _approved(call)
+    why = _same_in_doubt(call)
+    return (yield from ask_first(call, why)) if why else Attempt(attempt)
 
 
 def _approved(call: Call) -> Life[None]:
@@ -410,7 +420,8 @@ def _key(call: Call) -> str:
     """The idempotency key; a business key must not be used for two different calls."""
     declared = call.spec.key
     if declared is None:
-        return call.run.key_of(call.step_id)
+        history = call.run.journal.histories.get(call.step_id)
+        return (history.key if history else "") or call.run.key_of(call.step_id)
     key = declared if isinstance(declared, str) else declared(*call.args, **call.kwargs)
     name, print_, step_id = call.run.keys.setdefault(key, (call.spec.name, call.fingerprint, call.step_id))
     if (name, print_) != (call.spec.name, call.fingerprint):
@@ -419,10 +430,13 @@ def _key(call: Call) -> str:
 
 
 def _same_in_doubt(call: Call) -> str:
-    """The step at which the same effect with the same arguments is in doubt, or nothing."""
+    """Why the same effect with the same arguments may have happened already at another step, or nothing."""
     for step_id, history in call.run.journal.open_doubts():
         if step_id != call.step_id and (history.name, history.fingerprint) == (call.spec.name, call.fingerprint):
-            return step_id
+            return f"the same call is in doubt at step {step_id}"
+    for step_id, history in call.run.journal.superseded.items():
+        if (history.name, history.fingerprint) == (call.spec.name, call.fingerprint):
+            return f"the same call was made at step {step_id}, before the code changed"
     return ""
 
 
@@ -431,7 +445,7 @@ def _failed(call: Call, body: Body, error: Exception, attempt: int) -> Life[Base
     record = rec.StepFailed(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, effect=call.spec.effect,
         error=failure(error), attempt=attempt, started_us=call.started_at_us, usage=body.usage, called=call.home.count,
-        **_with_args(call),
+        **call.kept_arguments(),
     )  # fmt: skip
     yield Turn((yield Commit([record])))
     return _raised_again(call, record)
@@ -456,13 +470,13 @@ def _given_back(call: Call, record: rec.StepDone) -> Any:
 def _started(call: Call, attempt: int) -> rec.StepStarted:
     return rec.StepStarted(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt,
-        effect=call.spec.effect, key=call.key, **_with_args(call),
+        effect=call.spec.effect, key=call.key, **call.kept_arguments(),
     )  # fmt: skip
 
 
 def _done(call: Call, body: Body, value: bytes | None, attempt: int, *, not_kept: str = "", shown: str = "") -> rec.StepDone:
     spec = call.spec
-    args, args_sha = (None, "") if spec.effect else _args_of(call)
+    args, args_sha = (None, "") if spec.effect else call.kept()
     return rec.StepDone(
         step_id=call.step_id, name=spec.name, fingerprint=call.fingerprint, attempt=attempt, effect=spec.effect,
         started_us=call.started_at_us, value=value, usage=body.usage, not_kept=not_kept, shown=shown, args=args, args_sha=args_sha,
@@ -474,13 +488,3 @@ def _attempt_failed(call: Call, error: BaseException, attempt: int, *, landed: s
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt,
         error=failure(error), landed=landed, delay_ms=round(delay_s * 1000),
     )  # fmt: skip
-
-
-def _args_of(call: Call) -> tuple[bytes, str]:
-    args = encode_arguments(call.bound) if call.text is None else call.text
-    return args, args_digest(args)
-
-
-def _with_args(call: Call) -> dict[str, Any]:
-    args, args_sha = _args_of(call)
-    return {"args": args, "args_sha": args_sha}

@@ -118,6 +118,7 @@ def _run_threads(
     if not all(callable(branch) for branch in branches):
         raise Misuse("the branches of a blocking gather or first are functions, not results: hf.gather(lambda: one(1), lambda: one(2))")
     outcomes: list[Outcome] = [(None, None)] * len(branches)
+    over = [threading.Event() for _ in branches]
     gate = threading.Semaphore(limit)
     won = race.recorded if race else None
 
@@ -134,23 +135,27 @@ def _run_threads(
         finally:
             group.ended += 1
             inner.close()
+            over[index].set()
             gate.release()
 
     with Group(scope, len(branches), limit) as group:
-        threads: list[threading.Thread] = []
+        started: list[threading.Event] = []
         try:
-            threads.extend(_started(gate, body, index, f"holdfast-{step_id}.{index + 1}") for index in range(len(branches)))
-            _joined(threads)
+            for index, ended in enumerate(over):
+                _start(gate, body, index, f"holdfast-{step_id}.{index + 1}")
+                started.append(ended)
+            _wait_for(started)
         except BaseException:
             scope.run.unwind(Parked())  # Ctrl-C: the branches end at their next step, and are waited for
-            _joined(threads)
+            _wait_for(started)
             raise
     return outcomes
 
 
-def _joined(threads: Sequence[threading.Thread]) -> None:
-    for thread in threads:
-        thread.join()
+def _wait_for(over: Sequence[threading.Event]) -> None:
+    """Wait for branches to end; not by joining their threads, because a join that is interrupted takes its thread for ended."""
+    for ended in over:
+        ended.wait()
 
 
 def _called(branch: Callable[[], Any]) -> Outcome:
@@ -160,9 +165,7 @@ def _called(branch: Callable[[], Any]) -> Outcome:
         return None, error
 
 
-def _started(gate: threading.Semaphore, body: Callable[[int], None], index: int, name: str) -> threading.Thread:
+def _start(gate: threading.Semaphore, body: Callable[[int], None], index: int, name: str) -> None:
     """Start a branch as soon as there is room for it."""
     gate.acquire()
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(body, index), name=name, daemon=True)
-    thread.start()
-    return thread
+    threading.Thread(target=contextvars.copy_context().run, args=(body, index), name=name, daemon=True).start()

@@ -296,9 +296,13 @@ class ReplayMismatch(RunError):
         if recorded == requested:
             return (
                 "The code before this step changed, or it depends on time, chance or the environment: use hf.now(), "
-                "hf.current().random or a step, and go on with code that makes the same call"
+                "hf.current().random or a step. Go on with code that makes the same call, or from here with this one: "
+                "holdfast resume RUN --accept"
             )
-        return "The code before this step changed: go on with the version that the run was recorded with"
+        return (
+            "The code before this step changed. Go on with the version that the run was recorded with, or from here with this one: "
+            "holdfast resume RUN --accept"
+        )
 
 
 class UndecodableResult(RunError):

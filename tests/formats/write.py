@@ -124,6 +124,12 @@ def record() -> None:
     for _ in range(2):
         with suppress(BaseException):
             play(STORE, changing, run_id="old-blocked")
+    SEEN.clear()
+    for _ in range(2):
+        with suppress(BaseException):
+            play(STORE, changing, run_id="old-accepted")
+    with hf.Holdfast(STORE) as app:
+        app.accept("old-accepted", by="ann", reason="it is better so")
     with suppress(BaseException):
         play(STORE, remembering, "b", run_id="old-repaired")
     lose_the_tail("old-repaired")

@@ -127,6 +127,7 @@ def resume(
     *,
     here: Annotated[Path | None, typer.Option("--here", metavar="APP.py", help="Execute it now, with the agent in this file.")] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="With --here: end with code 3 where the run waits for a person.")] = False,
+    accept: Annotated[bool, typer.Option("--accept", help="Go on with changed code from the step that blocks the run.")] = False,
     reason: ReasonOption = "",
     by: ByOption = None,
     store: StoreOption = None,
@@ -140,13 +141,14 @@ def resume(
         raise typer.BadParameter("it says how --here behaves; name a file with --here APP.py", param_hint="--no-wait")
     screen = Screen(store, as_json)
     with opened(store) as holdfast:
+        said = holdfast.accept if accept else holdfast.resume
         if here is None:
-            screen.told(run, holdfast.resume(run, by=by, reason=reason))
+            screen.told(run, said(run, by=by, reason=reason))
             return Exit.FINE
         with screen.to_itself():
             order = order_from(holdfast, run, here, wait=not no_wait)
-        if reason or by:
-            holdfast.resume(run, by=by, reason=reason)
+        if reason or by or accept:
+            said(run, by=by, reason=reason)
         return go_on(holdfast, order, screen)
 
 

@@ -1,0 +1,134 @@
+"""A run that changed code blocks goes on with it when somebody says so; effects that happened are not done again unasked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from crashing import Crash
+from holdfast import _steps
+from holdfast.errors import Refusal
+from holdfast.stores.memory import MemoryStore
+
+
+class Shop:
+    """Two versions of one agent over one store, and what was really done."""
+
+    def __init__(self) -> None:
+        self.store, self.done = MemoryStore(), list[str]()
+
+        @hf.step
+        def look(what: str) -> str:
+            self.done.append(f"look {what}")
+            return what
+
+        @hf.effect(in_doubt="ask")
+        def pay(what: str) -> str:
+            self.done.append(f"pay {what} {hf.key()}")
+            return what
+
+        @hf.agent(name="shop")
+        def old() -> str:
+            look("a")
+            look("b")
+            pay("rent")
+            raise Crash
+
+        @hf.agent(name="shop")
+        def new() -> str:
+            look("a")
+            look("c")
+            return pay("rent") + pay("water")
+
+        self.old, self.new = old, new
+
+    def run(self, agent: Any) -> str:
+        return str(hf.run(agent, run_id="r", store=self.store, wait=False))
+
+    def blocked(self) -> Shop:
+        with pytest.raises(Crash):
+            self.run(self.old)
+        with pytest.raises(hf.ReplayMismatch, match="resume RUN --accept"):
+            self.run(self.new)
+        return self
+
+
+def test_the_new_code_goes_on_from_the_step_that_differs() -> None:
+    shop = Shop().blocked()
+    with hf.Holdfast(shop.store) as app:
+        told = app.accept("r", by="ann", reason="better look")
+    assert told == "the run goes on with the new code from step 2; 2 recorded steps are superseded"
+    with pytest.raises(hf.RunWaiting, match=r"pay\(what=\"rent\"\) at step 3.*was made at step 3, before the code changed"):
+        shop.run(shop.new)
+    assert [line.split()[:2] for line in shop.done] == [["look", "a"], ["look", "b"], ["pay", "rent"], ["look", "c"]]
+
+
+def test_a_person_says_that_the_effect_counts_and_it_is_not_done_again() -> None:
+    shop = Shop().blocked()
+    with hf.Holdfast(shop.store) as app:
+        app.accept("r")
+        with pytest.raises(hf.RunWaiting):
+            app.run(shop.new, run_id="r", wait=False)
+        app.resolve("r", "3", landed="rent")
+        assert app.run(shop.new, run_id="r") == "rentwater"
+        assert [verdict.good for verdict in app.check("r")] == [True]
+    assert [line.split()[1] for line in shop.done if line.startswith("pay")] == ["rent", "water"]
+
+
+def test_keys_after_the_change_are_not_those_of_effects_that_happened() -> None:
+    shop = Shop().blocked()
+    with hf.Holdfast(shop.store) as app:
+        app.accept("r")
+        with pytest.raises(hf.RunWaiting):
+            app.run(shop.new, run_id="r", wait=False)
+        app.resolve("r", "3", not_landed=True)
+        app.run(shop.new, run_id="r")
+    keys = [line.split()[2] for line in shop.done if line.startswith("pay")]
+    assert len(set(keys)) == 3
+
+
+def test_without_the_memory_of_superseded_effects_rent_would_be_paid_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_steps, "_same_in_doubt", lambda call: "")
+    shop = Shop().blocked()
+    with hf.Holdfast(shop.store) as app:
+        app.accept("r")
+        assert app.run(shop.new, run_id="r") == "rentwater"
+    assert sum(line.startswith("pay rent") for line in shop.done) == 2
+
+
+def test_only_a_run_that_is_blocked_by_its_code_can_be_accepted() -> None:
+    shop = Shop()
+    with pytest.raises(Crash):
+        shop.run(shop.old)
+    with hf.Holdfast(shop.store) as app, pytest.raises(Refusal, match="is not blocked by changed code; nothing was changed"):
+        app.accept("r")
+
+
+def test_a_doubt_in_what_would_be_superseded_is_settled_first() -> None:
+    store, paths = MemoryStore(), ["old"]
+
+    @hf.effect(in_doubt="fail")
+    def pay(what: str) -> str:
+        raise RuntimeError("no reply")
+
+    @hf.step
+    def look(what: str) -> str:
+        return what
+
+    @hf.agent
+    def shop() -> None:
+        look(paths[0])
+        try:
+            pay("rent")
+        except hf.InDoubt:
+            raise Crash from None
+
+    with pytest.raises(Crash):
+        hf.run(shop, run_id="r", store=store)
+    paths[0] = "new"
+    with pytest.raises(hf.ReplayMismatch):
+        hf.run(shop, run_id="r", store=store)
+    with hf.Holdfast(store) as app, pytest.raises(Refusal, match="step 2 of run 'r' is in doubt: settle it first"):
+        app.accept("r")
