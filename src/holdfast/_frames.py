@@ -10,12 +10,18 @@ import os
 from pathlib import Path
 from types import TracebackType
 
+from .errors import HoldfastError, Unwinding
+
 OURS = (str(Path(__file__).parent) + os.sep, str(Path(asyncio.__file__).parent) + os.sep)
 MAX_CHAIN = 20
+"""Errors behind an error that are looked at."""
 
 
 def without_our_frames(error: BaseException) -> None:
-    """Leave the engine's frames out of the traceback of an error and of those it came from; what has no others keeps them."""
+    """Leave the engine's frames out of the traceback of an error and of those it came from.
+
+    What has no others keeps them, unless it is an error of ours, which says in words what they would show.
+    """
     if os.environ.get("HOLDFAST_TRACEBACK") == "full":
         return
     seen: list[BaseException] = []
@@ -25,7 +31,9 @@ def without_our_frames(error: BaseException) -> None:
         if current is None or current in seen:
             continue
         seen.append(current)
-        current.__traceback__ = _kept(current.__traceback__) or current.__traceback__
+        kept = _kept(current.__traceback__)
+        if kept is not None or isinstance(current, HoldfastError | Unwinding):
+            current.__traceback__ = kept
         stack += [current.__cause__, current.__context__]
 
 
