@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +15,11 @@ from holdfast.stores.memory import MemoryStore
 
 LEASE_S = 0.02
 """So short that a run whose owner died with its store is taken over at once."""
+
+HEARS_CTRL_C = (
+    sys.executable, "-c", "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])",
+)  # fmt: skip
+"""Before a command that SIGINT is sent to: a shell's background job ignores it, and so would everything started from there."""
 
 
 class Crash(BaseException):

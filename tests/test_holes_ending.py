@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from crashing import Crash, crashing, lines, play, status
+from crashing import HEARS_CTRL_C, Crash, crashing, lines, play, status
 from holdfast.store import Append, Stale
 from holdfast.stores.memory import MemoryStore
 
@@ -48,7 +48,7 @@ with hf.Holdfast(sys.argv[1]) as app:
 def test_ctrl_c_waits_for_the_threads_of_branches_and_stays_an_interruption(tmp_path: Path) -> None:
     script = tmp_path / "interrupted.py"
     script.write_text(INTERRUPTED)
-    with subprocess.Popen([sys.executable, script, tmp_path / "runs.db"], stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen([*HEARS_CTRL_C, sys.executable, script, tmp_path / "runs.db"], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "begins\n"
         child.send_signal(signal.SIGINT)
