@@ -39,7 +39,7 @@ def harm(store: SqliteStore, sql: str) -> None:
         ("UPDATE owners SET owner = 'you'", "run run belongs to me, which is not enrolled"),
         ("UPDATE sqlite_sequence SET seq = 0", "the numbering of letters is damaged: a number could be given twice"),
         ("UPDATE sqlite_sequence SET name = 'lettert'", "the numbering of letters is damaged: a number could be given twice"),
-        ("UPDATE meta SET value = 'f' || substr(value, 2) WHERE key = 'store_id'", "what the store says of itself"),
+        ("UPDATE meta SET value = 'z' || substr(value, 2) WHERE key = 'store_id'", "what the store says of itself"),
         ("UPDATE meta SET key = 'tore_id' WHERE key = 'store_id'", "what the store says of itself"),
         ("UPDATE meta SET key = 'sea' WHERE key = 'seal'", "what the store says of itself"),
         ("ALTER TABLE runs RENAME note TO nose", "the schema is damaged: runs is not as it was declared"),
