@@ -182,7 +182,6 @@ def test_aiohttp_may_have_sent_a_put_twice_so_its_status_proves_nothing(method: 
         assert said(by_aiohttp(method), service.url) == "unknown"
 
 
-@pytest.mark.skipif(not installed("botocore"), reason="not installed")
 def test_a_call_that_botocore_does_not_send_did_not_happen(monkeypatch: pytest.MonkeyPatch) -> None:
     session = importlib.import_module("botocore.session").Session()
     client = session.create_client("sqs", "eu-west-1", aws_access_key_id="k", aws_secret_access_key="s")
@@ -193,7 +192,6 @@ def test_a_call_that_botocore_does_not_send_did_not_happen(monkeypatch: pytest.M
     assert said(lambda url: bare.send_message(QueueUrl=url, MessageBody="x"), closed_url()) == "not_landed"
 
 
-@pytest.mark.skipif(not installed("tenacity"), reason="not installed")
 def test_an_error_that_came_through_a_library_for_retries_proves_nothing() -> None:
     tenacity = importlib.import_module("tenacity")
     again = tenacity.retry(stop=tenacity.stop_after_attempt(2), reraise=True)
