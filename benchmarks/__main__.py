@@ -116,9 +116,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--tiny", action="store_true", help="a few steps only, to see that it works; the figures mean nothing")
+    parser.add_argument("--folder", type=Path, default=measures.ROOT, help="measure this folder's disk (default: the project's)")
     options = parser.parse_args()
     size = TINY if options.tiny else Size()
-    with tempfile.TemporaryDirectory(prefix=".bench-", dir=measures.ROOT) as name:
+    with tempfile.TemporaryDirectory(prefix=".bench-", dir=options.folder) as name:
         folder = Path(name)
         rounds = Rounds(folder, size)
         rounds.measure()

@@ -10,21 +10,20 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
-def bench(*options: str) -> str:
-    command = [sys.executable, "-m", "benchmarks", "--tiny", *options]
+def bench(folder: Path, *options: str) -> str:
+    command = [sys.executable, "-m", "benchmarks", "--tiny", "--folder", str(folder), *options]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
-def test_the_table_has_a_line_for_every_figure_with_its_bar_and_nothing_is_left_behind() -> None:
-    before = set(ROOT.glob(".bench-*"))
-    table = bench()
-    assert set(ROOT.glob(".bench-*")) <= before
+def test_the_table_has_a_line_for_every_figure_with_its_bar_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    table = bench(tmp_path)
+    assert list(tmp_path.iterdir()) == []
     for bar in ("1.70x", "3.00x", "1.60x", "1.00x", "40.00 ms", "0.60 s", "0.25 s"):
         assert bar in table
 
 
-def test_json_gives_ratios_to_the_floor_of_the_same_rounds() -> None:
-    found = json.loads(bench("--json"))
+def test_json_gives_ratios_to_the_floor_of_the_same_rounds(tmp_path: Path) -> None:
+    found = json.loads(bench(tmp_path, "--json"))
     ratios = [line["value"] for line in found["lines"] if line["unit"] == "x"]
     assert found["floor_ms"] > 0
     assert len(ratios) == 7

@@ -1,44 +1,34 @@
 """Drive one run until it is done, waiting or failed.
 
 `attend` is the life of a run in this process, again as a generator of commands: take it (or wait for whoever has it), play it, and if it
-waits for a person, come back when something has changed. `conclude` turns the way in which the agent's code ended into the record that
-says so. Both are written once; `attend_async` and `attend_blocking` carry them out.
+waits for a person, come back when something has changed. It is written once; `attend_async` and `attend_blocking` carry it out.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import inspect
-import logging
 import sys
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from . import _records as rec
 from ._asking import LETTER_GRACE_US
 from ._clock import Clock
-from ._commands import Commit, Life, Pause
+from ._commands import Pause
 from ._commit import Committer
 from ._decorators import Agent
 from ._drive import drive_async, drive_blocking
+from ._ending import Raised, Returned, concluded
 from ._failpoints import reach
 from ._journal import Journal, args_digest
 from ._lease import Keeper, Observer, deliver
-from ._replay import DIED, History
 from ._run import Run, Scope, active, place
-from ._steps import Call, Spec, life, shown_call
-from .codec.failures import failure
+from ._steps import shown_call
 from .codec.fingerprint import fingerprint
 from .errors import (
-    Cancelled,
-    HoldfastError,
     LeaseLost,
-    NotAwaited,
-    NotKept,
     Parked,
-    ReplayMismatch,
     RunCancelled,
     RunConflict,
     RunFailed,
@@ -46,7 +36,6 @@ from .errors import (
     RunRepaired,
     RunWaiting,
     Stopped,
-    StoreError,
     UndecodableResult,
     Unwinding,
 )  # fmt: skip
@@ -54,10 +43,6 @@ from .store import Head, Store
 
 POLL_S = 0.05
 """How often a process looks whether the run it waits for has moved."""
-
-CLEANUP = "cleanup."
-
-log = logging.getLogger("holdfast")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,20 +282,6 @@ def _until_moved(engine: Engine, run_id: str) -> Errand:
             return
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
-    """The agent's code came to its end."""
-
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """The agent's code was left by an error."""
-
-    error: BaseException
-
-
 async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
     with _Stage(engine, run) as scope:
         task = asyncio.current_task()
@@ -326,7 +297,7 @@ async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
         for _ in range(run.root_cancels):
             task.uncancel()  # what the engine did to unwind the code is not a cancellation from outside
         try:
-            return await drive_async(_concluded(run, order, outcome), run, scope)
+            return await drive_async(concluded(run, order.agent, outcome), run, scope)
         except RunInterrupted:
             bare = isinstance(outcome, Raised) and isinstance(outcome.error, Stopped | asyncio.CancelledError)
             if task.cancelling() > before and bare:  # no time-out and no TaskGroup inside: whoever started the run cancels it
@@ -341,7 +312,7 @@ def _play_blocking(engine: Engine, order: Order, run: Run) -> Any:
             outcome: Returned | Raised = Returned(order.agent.fn(*order.args, **order.kwargs))
         except BaseException as error:  # noqa: BLE001 (conclude decides what every way to end means)
             outcome = Raised(error)
-        return drive_blocking(_concluded(run, order, outcome), run, scope)
+        return drive_blocking(concluded(run, order.agent, outcome), run, scope)
 
 
 def _take_letters(engine: Engine, run: Run) -> None:
@@ -380,165 +351,3 @@ class _Stage:
             keeper.orphans.add(self._run.id)
         # A task that nobody waited for must not write into a run that is over.
         journal.broken = self._run.ended = journal.broken or Parked()
-
-
-def _concluded(run: Run, order: Order, outcome: Returned | Raised) -> Life[Any]:
-    """The life that ends the run; what had ended or cancelled it is looked at here, so that its last commits are not refused."""
-    with run.lock:
-        run.concluding = True
-        ended, cancelling = run.ended, run.cancelling
-        run.ended = run.cancelling = None
-    if isinstance(ended, Parked):
-        return conclude(run, order, outcome, cancelling or _interruption(outcome) or ended)
-    return conclude(run, order, outcome, ended or cancelling)
-
-
-def _interruption(outcome: Returned | Raised) -> BaseException | None:
-    """Ctrl-C and the like, which stay what they are even where the code was being unwound."""
-    error = outcome.error if isinstance(outcome, Raised) else None
-    return None if isinstance(error, Exception | Unwinding | asyncio.CancelledError | BaseExceptionGroup) else error
-
-
-def conclude(run: Run, order: Order, outcome: Returned | Raised, ended: BaseException | None) -> Life[Any]:
-    """Record how the run ended here, and give its result or raise what ended it."""
-    if ended is None and isinstance(outcome, Raised):
-        ended = outcome.error
-    match ended:
-        case None:
-            assert isinstance(outcome, Returned)
-            return (yield from _returned(run, order, outcome.value))
-        case LeaseLost():
-            raise ended
-        case Stopped(error=StoreError()):
-            raise ended.error from ended
-        case Stopped():
-            yield Commit([_stopped(ended.error)])
-            raise ended.error from ended.__cause__
-        case Parked():
-            raise (yield from _waiting(run))
-        case Cancelled():
-            yield from _cleanups(run)
-            yield Commit([rec.RunCancelled(by=ended.by, reason=ended.reason)], tuple(run.taking))
-            raise RunCancelled(run.id, ended.by, ended.reason)
-        case Exception():
-            yield from _refuse_unasked(run, ended)
-            escaped = sorted(set(_blamed(run.id, ended)))
-            yield Commit([rec.RunFailed(error=failure(ended), escaped=escaped)])
-            at = f" at step {', '.join(escaped)}" if escaped else ""
-            ended.add_note(f"run {run.id!r} failed{at}; finished steps are kept, and the same line again goes on from there")
-            raise ended
-        case _:
-            with contextlib.suppress(Unwinding):  # an interruption stays what it is, even where it cannot be recorded
-                yield Commit([rec.RunReleased(reason=f"interrupted by {type(ended).__name__}")])
-            raise ended
-
-
-def _returned(run: Run, order: Order, value: Any) -> Life[Any]:
-    yield from _refuse_unasked(run)
-    yield from _refuse_unawaited(run)
-    while run.effects - run.waiters.keys():  # begun by a task that nobody waited for: it is not left behind
-        yield Pause(POLL_S)
-    try:
-        data, kept = order.agent.codec().keep(value)
-    except NotKept as error:
-        yield Commit([rec.RunFailed(error=failure(error))])
-        raise
-    if run.journal.open_doubts(ended=True):
-        raise (yield from _waiting(run))
-    yield from _cleanups(run)
-    reach("run.before_done")
-    yield Commit([rec.RunDone(value=data)], tuple(run.taking))
-    reach("run.after_done")
-    return kept
-
-
-def _waiting(run: Run) -> Life[RunWaiting]:
-    """Record what the run waits for; from here on it holds nothing."""
-    doubts, asks = run.journal.open_doubts(ended=True), run.journal.open_asks()
-    if not doubts and not asks:
-        yield Commit([rec.RunReleased(reason="woken while it parked")])
-        return RunWaiting(run.id, "for nothing any more")
-    questions = [_did_it_happen(step_id, history) for step_id, history in doubts]
-    waits = "; ".join([*questions, *(question.opened.question for _, question in asks)])
-    yield Commit([rec.RunWaiting(waits=waits, steps=[waiting for waiting, _ in (*doubts, *asks)], wake_us=run.wakes_us)])
-    return RunWaiting(run.id, waits)
-
-
-def _did_it_happen(step_id: str, history: History) -> str:
-    told = history.doubt.reason if history.doubt is not None and DIED not in history.doubt.reason else ""
-    return f"did {shown_call(history.name, history.args)} at step {step_id} happen?{' (' + told + ')' if told else ''}"
-
-
-def _stopped(error: HoldfastError) -> rec.Record:
-    if isinstance(error, RunInterrupted):
-        return rec.RunReleased(reason=f"interrupted: step {error.step_id} was cancelled from outside")
-    return rec.RunBlocked(step_id=getattr(error, "step_id", ""), error=failure(error))
-
-
-def _refuse_unasked(run: Run, ended: Exception | None = None) -> Life[None]:
-    """Code that ends without having called what was recorded has taken another path."""
-    for step_id, history in run.journal.histories.items():
-        if step_id in run.requested or step_id not in run.recorded or step_id.startswith(CLEANUP) or history.lost:
-            continue
-        if history.outcome is not None or history.effect:
-            error = ReplayMismatch(run.id, step_id, shown_call(history.name, history.args), "ends without calling it")
-            yield Commit([_stopped(error)])
-            raise error from ended
-
-
-def _refuse_unawaited(run: Run) -> Life[None]:
-    """A step whose coroutine was never awaited has not happened, though the code reads as if it had."""
-    for step_id, (name, awaiting) in run.unawaited.items():
-        if inspect.getcoroutinestate(awaiting) == inspect.CORO_CREATED:
-            awaiting.close()
-            error = NotAwaited(name, step_id)
-            yield Commit([rec.RunFailed(error=failure(error))])
-            raise error
-
-
-def _blamed(run_id: str, error: BaseException) -> Iterator[str]:
-    """The steps of this run whose failures `error` carries: itself, its causes and contexts, and the members of groups.
-
-    What stands behind a step's own failure had been caught when that step was called.
-    """
-    seen: set[int] = set()
-    stack: list[BaseException | None] = [error]
-    while stack:
-        current = stack.pop()
-        if current is None or id(current) in seen:
-            continue
-        seen.add(id(current))
-        blamed_run, step_id = getattr(current, "__holdfast_step__", ("", ""))
-        if blamed_run == run_id:
-            yield str(step_id)
-            continue
-        stack += [current.__cause__, current.__context__]
-        if isinstance(current, BaseExceptionGroup):
-            stack += current.exceptions
-
-
-def _cleanups(run: Run) -> Life[None]:
-    """Call what was registered, the newest first, each once; one that fails does not hinder the others."""
-    scope = run.scopes[0]
-    for index in range(len(run.cleanups), 0, -1):
-        fn, args, kwargs = run.cleanups[index - 1]
-        name = f"cleanup {getattr(fn, '__name__', type(fn).__name__)}"
-        spec = Spec(fn=_quiet(fn), name=name, is_async=inspect.iscoroutinefunction(fn))
-        try:
-            yield from life(Call(spec, scope, f"{CLEANUP}{index}", args, kwargs))
-        except Exception as error:  # noqa: BLE001 (recorded with the step; the run still ends)
-            log.warning("%s of run %s failed: %s", name, run.id, error)
-
-
-def _quiet(fn: Callable[..., object]) -> Callable[..., object]:
-    """The function without its result, which nobody keeps."""
-
-    def called(*args: object, **kwargs: object) -> object:
-        result = fn(*args, **kwargs)
-        return _awaited(result) if inspect.isawaitable(result) else None
-
-    return called
-
-
-async def _awaited(result: Any) -> None:
-    await result

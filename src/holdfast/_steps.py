@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from . import _records as rec
 from ._asking import consult
 from ._commands import Commit, Hang, Invoke, Life, Pause, Settle, Turn
+from ._door import pass_the_door
 from ._doubt import Action, Attempt, Finished, Found, Move, Uncertain, ask_first, settle
 from ._failpoints import reach
 from ._ids import jitter
@@ -25,7 +26,6 @@ from ._landing import Rules, landing
 from ._replay import Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
 from ._replay import Hang as Hung
 from ._run import Body, Scope
-from ._watch import compare
 from .codec.failures import failure, rebuild, told
 from .codec.fingerprint import encode_arguments, identity
 from .codec.signature import Arguments, return_annotation
@@ -175,7 +175,7 @@ def life(call: Call) -> Life[Any]:
     _refuse_moved(call, history)
     decision = decide(history, name=spec.name, fingerprint=call.fingerprint, effect=spec.effect, grouped=grouped)
     if call.scope.guarded() and isinstance(decision, (Execute, Doubt, Landed)):
-        yield from _stopped_at_the_door(call)
+        yield from pass_the_door(call)
     match decision:
         case Return():
             yield Turn(decision.seq)
@@ -241,25 +241,6 @@ def _landed(call: Call, settled: Landed) -> Move:
     if unfit:
         return Uncertain(settled.attempt, f"the result that was given does not fit: {unfit}", live=False)
     return Found(settled.attempt, settled.value or b"null")
-
-
-def _stopped_at_the_door(call: Call) -> Life[None]:
-    """What the journal says was cancelled before it had an outcome must not begin; nor a blocking step whose time is over.
-
-    Before the first new step, what the run relies on is compared with what it was.
-    """
-    if call.run.unchecked:
-        yield from compare(call)
-    if call.run.blocking:
-        for block in call.scope.time_outs():
-            if block.due() or (block.doomed and not block.fired):
-                block.fired = True
-                yield Turn(block.seq if block.doomed else (yield Commit([rec.TimeoutFired(step_id=block.step_id)])))
-                raise TimeoutError
-    if call.scope.to_be_cancelled() or (call.run.blocking and call.scope.lost):
-        yield Hang()
-    if call.scope.cause():
-        yield Pause(0.0)  # a cancellation that a commit held back comes before an intent
 
 
 def _safe(call: Call, attempt: int) -> Life[Any]:

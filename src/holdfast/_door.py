@@ -1,0 +1,32 @@
+"""What is looked at before a new step begins: whether the run may go on at all.
+
+What the journal says was cancelled before it had an outcome must not begin; nor a blocking step whose time is over. Before the first
+new step of a resumed run, what it relies on is compared with what it was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import _records as rec
+from ._commands import Commit, Hang, Life, Pause, Turn
+from ._watch import compare
+
+if TYPE_CHECKING:
+    from ._steps import Call
+
+
+def pass_the_door(call: Call) -> Life[None]:
+    """Go on only if nothing stands against a new step."""
+    if call.run.unchecked:
+        yield from compare(call)
+    if call.run.blocking:
+        for block in call.scope.time_outs():
+            if block.due() or (block.doomed and not block.fired):
+                block.fired = True
+                yield Turn(block.seq if block.doomed else (yield Commit([rec.TimeoutFired(step_id=block.step_id)])))
+                raise TimeoutError
+    if call.scope.to_be_cancelled() or (call.run.blocking and call.scope.lost):
+        yield Hang()
+    if call.scope.cause():
+        yield Pause(0.0)  # a cancellation that a commit held back comes before an intent
