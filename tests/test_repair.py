@@ -253,14 +253,17 @@ def change(path: Path, place: int) -> None:
     path.write_bytes(raw)
 
 
-def test_a_damaged_index_is_built_anew(harmed: Harmed) -> None:
-    """An index entry begins with the run id, which then is not that of its row: reading by the index misses the row."""
-    page = pages(harmed.path, "sqlite_autoindex_journal_1")
-    change(harmed.path, harmed.path.read_bytes().index(b"r", page * 4096))
+@pytest.mark.parametrize("pointer", ["UPDATE journal SET before = {} WHERE seq = 6", "UPDATE runs SET last = {}"])
+@pytest.mark.parametrize("place", [-1, 1, 1000])
+def test_a_record_that_nobody_points_at_is_found_and_joined_again(harmed: Harmed, pointer: str, place: int) -> None:
+    harmed.execute(pointer.format(place))
     with closing(SqliteStore(harmed.path)) as store:
-        assert store.check()
-    assert "index" in harmed.repair().what
+        assert any("does not point" in told for told in store.check())
     assert harmed.play()[4] == "seen e"
+    assert "points at" in harmed.repair().what
+    with closing(SqliteStore(harmed.path)) as store:
+        assert store.check() == []
+        assert lines(store) == LINES
 
 
 def test_a_file_whose_pages_are_damaged_is_not_written_to(tmp_path: Path) -> None:

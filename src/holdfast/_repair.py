@@ -103,12 +103,13 @@ def repair(engine: Engine, run_id: str, *, dry_run: bool, by: str, reason: str) 
 
 
 def _reads(engine: Engine, run_id: str, rows: Sequence[Row]) -> bool:
-    """Whether the store gives the rows that are there, also by its index."""
+    """Whether the store gives the rows that are there, also by its pointers and indexes."""
     try:
         loaded = engine.store.load(run_id)
     except StoreDamaged:
         return False
-    return loaded is not None and loaded[1] == rows
+    astray = any(told.startswith(f"run {run_id}: ") for told in engine.store.check())
+    return loaded is not None and loaded[1] == rows and not astray
 
 
 def _examined(run_id: str, head: Head | None, rows: Sequence[Row], *, reads: bool) -> _Damage:
@@ -119,7 +120,7 @@ def _examined(run_id: str, head: Head | None, rows: Sequence[Row], *, reads: boo
     except Damaged as error:
         damage = error if head is not None or len(good) < len(rows) else Damaged(run_id, len(good) + 1, "its head is gone")
     else:
-        damage = Damaged(run_id, len(good) + 1, "the index by which its records are found is damaged")
+        damage = Damaged(run_id, len(good) + 1, "what points at its records is damaged")
         if reads:
             raise Refusal(f"run {run_id!r} is not damaged; nothing was changed")
     if not good:

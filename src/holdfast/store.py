@@ -56,7 +56,7 @@ class Head(NamedTuple):
 
 
 class Append(NamedTuple):
-    """What one run writes at once, and what it believes: `epoch` and `seq` of the head before.
+    """What one run writes at once, one row at least, and what it believes: `epoch` and `seq` of the head before.
 
     A run is created by an append that expects epoch 0 and seq 0, and claimed by one whose head raises the epoch.
     """

@@ -1,4 +1,4 @@
-"""The damaged end of a run in a SQLite store: read without relying on an index, moved aside, and never deleted.
+"""The damaged end of a run in a SQLite store: read without relying on pointers, moved aside, and never deleted.
 
 The tables for it come with the first repair. A file whose pages are damaged is a bad place to write to: there the indexes are built anew
 first, the whole file must be sound afterwards, and otherwise nothing is changed.
@@ -16,18 +16,20 @@ from holdfast.store import Aside, Head, Repair, Row
 
 TABLES = Path(__file__).with_name("sqlite_aside.sql").read_text(encoding="utf-8")
 
-ROW = ("rowid", *Row._fields)
+ROW = ("place", *Row._fields)
 MOVED = ("moved_us", "moved_by", "why")
 TEXT = frozenset({"run_id", "agent", "status", "owner", "tags", "note", "kind", "step_id", "moved_by", "why"})
 
 FIND_HEAD = "SELECT {} FROM runs WHERE run_id = ?"
-FIND_ROWS = "SELECT {} FROM journal NOT INDEXED WHERE run_id = ?"
-KEEP_ROW = "INSERT INTO aside_rows SELECT ?, ?, ?, * FROM journal NOT INDEXED WHERE rowid = ?"
+FIND_ROWS = "SELECT {} FROM journal WHERE run_id = ?"
+KEEP_ROW = "INSERT INTO aside_rows SELECT ?, ?, ?, * FROM journal WHERE place = ?"
 KEEP_HEAD = "INSERT INTO aside_heads SELECT ?, ?, ?, * FROM runs WHERE run_id = ?"
-DROP_ROW = "DELETE FROM journal WHERE rowid = ?"
+DROP_ROW = "DELETE FROM journal WHERE place = ?"
+PART_ROWS = "UPDATE journal SET before = -1 WHERE run_id = ?"
+JOIN_ROW = "UPDATE journal SET before = ? WHERE place = ?"
 DROP_HEAD = "DELETE FROM runs WHERE run_id = ?"
-ADD_HEAD = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-ADD_ROW = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+ADD_HEAD = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+ADD_ROW = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, -1)"
 EXIST = "SELECT 1 FROM sqlite_schema WHERE name = 'aside_rows'"
 FIND_MOVED = {"row": "SELECT {} FROM aside_rows WHERE run_id = ?", "head": "SELECT {} FROM aside_heads WHERE run_id = ?"}
 
@@ -39,8 +41,8 @@ def found_head(cursor: apsw.Cursor, run_id: str) -> Head | None:
 
 
 def found_rows(cursor: apsw.Cursor, run_id: str) -> list[tuple[int, Row]]:
-    """The rows with their rowids, by seq, whatever their fields hold."""
-    rows = [(rowid, Row._make(row)) for rowid, *row in _whatever(cursor, FIND_ROWS, ROW, run_id)]
+    """The rows with their places, by seq, whatever their fields hold."""
+    rows = [(place, Row._make(row)) for place, *row in _whatever(cursor, FIND_ROWS, ROW, run_id)]
     return sorted(rows, key=lambda found: (_place(found[1]), found[0]))
 
 
@@ -50,17 +52,27 @@ def move(cursor: apsw.Cursor, repair: Repair) -> bool:
         return False
     cursor.execute(TABLES)
     good, why = set(repair.good), (repair.at_us, repair.by, repair.why)
-    for rowid, row in found_rows(cursor, repair.run_id):
+    for place, row in found_rows(cursor, repair.run_id):
         if row in good:
             good.discard(row)
         else:
-            cursor.execute(KEEP_ROW, (*why, rowid))
-            cursor.execute(DROP_ROW, (rowid,))
+            cursor.execute(KEEP_ROW, (*why, place))
+            cursor.execute(DROP_ROW, (place,))
     cursor.execute(KEEP_HEAD, (*why, repair.run_id))
     cursor.execute(DROP_HEAD, (repair.run_id,))
-    cursor.execute(ADD_HEAD, repair.head)
     cursor.executemany(ADD_ROW, [(repair.run_id, *row) for row in repair.rows])
+    cursor.execute(ADD_HEAD, (*repair.head, _joined(cursor, repair.run_id)))
     return True
+
+
+def _joined(cursor: apsw.Cursor, run_id: str) -> int:
+    """Let every record point at the one before it, and give the place of the last."""
+    cursor.execute(PART_ROWS, (run_id,))
+    before = 0
+    for place, _ in found_rows(cursor, run_id):
+        cursor.execute(JOIN_ROW, (before, place))
+        before = place
+    return before
 
 
 def moved(cursor: apsw.Cursor, run_id: str) -> Iterator[Aside]:

@@ -24,15 +24,22 @@ ASTRAY = """
     SELECT printf('run %s has %d records in its journal but no head', run_id, count(*))
     FROM journal WHERE run_id NOT IN (SELECT run_id FROM runs) GROUP BY run_id
     UNION ALL
-    SELECT printf('the head of run %s stands at %d, its journal ends at %d', run_id, seq, last) FROM (
-        SELECT run_id, seq, (SELECT coalesce(max(seq), 0) FROM journal WHERE journal.run_id = runs.run_id) AS last FROM runs
-    ) WHERE seq <> last
+    SELECT printf('the head of run %s stands at %d, its journal ends at %d', run_id, runs.seq, coalesce(ended, 0))
+    FROM runs LEFT JOIN (SELECT run_id, max(seq) AS ended FROM journal GROUP BY run_id) USING (run_id) WHERE runs.seq <> coalesce(ended, 0)
     UNION ALL
     SELECT printf('letter %d is addressed to run %s, which is not there', letter_id, run_id)
     FROM letters WHERE run_id NOT IN (SELECT run_id FROM runs)
     UNION ALL
     SELECT printf('run %s belongs to %s, which is not enrolled', run_id, owner)
     FROM runs WHERE owner IS NOT NULL AND owner NOT IN (SELECT owner FROM owners)
+"""
+POINTERS = """
+    SELECT printf('run %s: record %d does not point at the one before it', this.run_id, this.seq)
+    FROM journal AS this LEFT JOIN journal AS that ON that.place = this.before
+    WHERE iif(this.seq = 1, this.before <> 0, that.run_id IS NOT this.run_id OR that.seq IS NOT this.seq - 1)
+    UNION ALL
+    SELECT printf('run %s: its head does not point at its last record', runs.run_id)
+    FROM runs LEFT JOIN journal ON place = last WHERE journal.run_id IS NOT runs.run_id OR journal.seq IS NOT runs.seq
 """
 NUMBERING = """
     SELECT 'the numbering of letters is damaged: a number could be given twice'
@@ -93,9 +100,12 @@ def _meta(cursor: apsw.Cursor) -> Iterator[str]:
 
 
 def _astray(cursor: apsw.Cursor) -> Iterator[str]:
-    for sql in (ASTRAY, NUMBERING):
-        for (found,) in cursor.execute(sql):
-            yield str(found)
+    yield from _told(cursor, ASTRAY) or _told(cursor, POINTERS)
+    yield from _told(cursor, NUMBERING)
+
+
+def _told(cursor: apsw.Cursor, sql: str) -> list[str]:
+    return [str(found) for (found,) in cursor.execute(sql)]
 
 
 def _letters(cursor: apsw.Cursor) -> Iterator[str]:

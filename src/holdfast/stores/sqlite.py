@@ -1,9 +1,12 @@
 """Runs in one SQLite file: WAL with full flushes, so that what was acknowledged survives power loss.
 
 One connection writes and another reads, each behind its own lock, so that reading does not wait for a flush.
-An append is one transaction: move the head if it stands where the append believes, add the rows, take the letters.
-An owned run moves its head without touching an index; only a change of status, owner or epoch does.
+An append is one transaction: add the rows if the head stands where the append believes, move the head, take the letters.
+The rows of all runs stand one behind the other as they came, each pointing at the one before it in its run: an append to an owned
+run writes the end of that table and the head, and touches no index; only a change of status, owner or epoch does.
 """
+
+# ruff: noqa: S608 (the columns of a head stand in one place)
 
 from __future__ import annotations
 
@@ -21,25 +24,37 @@ from holdfast.stores._sqlite_check import findings, pages, sealed, unsealed
 from holdfast.stores._sqlite_file import os_errors, prepare
 from holdfast.stores._sqlite_line import Line
 
-CREATE = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+FIELDS = ", ".join(Head._fields)
+CREATE = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT DO NOTHING"
 ADVANCE = (
-    "UPDATE runs SET agent = ?, seq = ?, digest = ?, wake_us = ?, created_us = ?, updated_us = ?, tags = ?, usd = ?, note = ? "
-    "WHERE run_id = ? AND epoch = ? AND seq = ? AND status = ? AND owner IS ?"
+    "UPDATE runs SET agent = ?, seq = ?, digest = ?, wake_us = ?, created_us = ?, updated_us = ?, tags = ?, usd = ?, note = ?, "
+    "last = last_insert_rowid() WHERE run_id = ? AND epoch = ? AND status = ? AND owner IS ?"
 )
 """Names no column that `runs_owned` holds: naming it would rewrite the index even where the value stays."""
 REPLACE = (
     "UPDATE runs SET agent = ?, status = ?, owner = ?, epoch = ?, seq = ?, digest = ?, wake_us = ?, created_us = ?, updated_us = ?, "
-    "tags = ?, usd = ?, note = ? WHERE run_id = ? AND epoch = ? AND seq = ?"
+    "tags = ?, usd = ?, note = ?, last = last_insert_rowid() WHERE run_id = ?"
 )
-ADD_ROW = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+ADD_FIRST = (
+    "INSERT INTO journal SELECT run_id, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, last FROM runs WHERE run_id = ? AND epoch = ? AND seq = ?"
+)
+"""The fence: nothing is added where the head stands elsewhere."""
+ADD_NEXT = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, last_insert_rowid())"
 TAKE = "DELETE FROM letters WHERE letter_id = ? AND run_id = ?"
 
-HEAD = "SELECT * FROM runs WHERE run_id = ?"
-ROWS = "SELECT seq, epoch, at_us, kind, step_id, body, value, args, digest FROM journal WHERE run_id = ? ORDER BY seq"
+HEAD = f"SELECT {FIELDS} FROM runs WHERE run_id = ?"
+ROWS = """
+    WITH RECURSIVE back (place) AS (
+        SELECT last FROM runs WHERE run_id = ?
+        UNION ALL
+        SELECT before FROM journal JOIN back USING (place) WHERE before < place
+    ) SELECT seq, epoch, at_us, kind, step_id, body, value, args, digest FROM back CROSS JOIN journal USING (place)
+"""
+"""From the last record backwards; where a pointer is damaged, that ends early, and the rows are looked for one by one."""
 LETTERS = "SELECT letter_id, run_id, at_us, kind, body FROM letters WHERE run_id = ?"
-RESTING = "SELECT * FROM runs INDEXED BY runs_resting WHERE owner IS NULL AND status = ?"
-OWNED = "SELECT * FROM runs INDEXED BY runs_owned WHERE owner IS NOT NULL"
-BEHIND = "SELECT * FROM runs WHERE run_id > ?"
+RESTING = f"SELECT {FIELDS} FROM runs INDEXED BY runs_resting WHERE owner IS NULL AND status = ?"
+OWNED = f"SELECT {FIELDS} FROM runs INDEXED BY runs_owned WHERE owner IS NOT NULL"
+BEHIND = f"SELECT {FIELDS} FROM runs WHERE run_id > ?"
 TAGGED = "EXISTS (SELECT 1 FROM json_each(tags) WHERE key = ? AND value = ?)"
 STATUSES = """
     WITH RECURSIVE found (status) AS (
@@ -80,10 +95,8 @@ class SqliteStore:
             head = _head(cursor, run_id)
             if head is None:
                 return None
-            try:
-                return head, [Row._make(row) for row in cursor.execute(ROWS, (run_id,))]
-            except UnicodeDecodeError:  # whoever verifies the chain can then say which row is damaged
-                return head, [row for _, row in found_rows(cursor, run_id)]
+            rows = _walked(cursor, run_id)
+            return head, rows if len(rows) == head.seq else [row for _, row in found_rows(cursor, run_id)]
 
     def head(self, run_id: str) -> Head | None:
         with self._reader.transaction() as cursor:
@@ -174,34 +187,36 @@ class SqliteStore:
 
 def _append(cursor: apsw.Cursor, one: Append) -> Stale | None:
     run_id, epoch, seq, rows, head, takes = one
-    if not (head.epoch == epoch and epoch and _advances_head(cursor, run_id, seq, head)) and not _moves_head(cursor, one):
+    if epoch == seq == 0:
+        cursor.execute(CREATE, head)
+        if cursor.connection.changes() == 0:
+            return Stale(_head(cursor, run_id))
+        epoch, seq = head.epoch, head.seq
+    cursor.execute(ADD_FIRST, (*rows[0], run_id, epoch, seq))
+    if cursor.connection.changes() == 0:
         return Stale(_head(cursor, run_id))
-    for row in rows:
-        cursor.execute(ADD_ROW, (run_id, *row))
+    for row in rows[1:]:
+        cursor.execute(ADD_NEXT, (run_id, *row))
+    cursor.execute(ADVANCE, (head.agent, *head[5:], run_id, head.epoch, head.status, head.owner))
+    if cursor.connection.changes() == 0:
+        cursor.execute(REPLACE, (*head[1:], run_id))
     for letter_id in takes:
         cursor.execute(TAKE, (letter_id, run_id))
     return None
-
-
-def _advances_head(cursor: apsw.Cursor, run_id: str, seq: int, head: Head) -> bool:
-    """The usual way of a head: same owner, same status, further on."""
-    cursor.execute(ADVANCE, (head.agent, *head[5:], run_id, head.epoch, seq, head.status, head.owner))
-    return cursor.connection.changes() == 1
-
-
-def _moves_head(cursor: apsw.Cursor, one: Append) -> bool:
-    head, believed = one.head, (one.run_id, one.epoch, one.seq)
-    if one.epoch == one.seq == 0:
-        cursor.execute(CREATE, head)
-        return cursor.connection.changes() == 1
-    cursor.execute(REPLACE, (*head[1:], *believed))
-    return cursor.connection.changes() == 1
 
 
 def _head(cursor: apsw.Cursor, run_id: str) -> Head | None:
     for row in cursor.execute(HEAD, (run_id,)):
         return Head._make(row)
     return None
+
+
+def _walked(cursor: apsw.Cursor, run_id: str) -> list[Row]:
+    """The rows that can be reached from the head, the first of the run first; none where text is none any more."""
+    try:
+        return [Row._make(row) for row in cursor.execute(ROWS, (run_id,))][::-1]
+    except UnicodeDecodeError:
+        return []
 
 
 def _opened(kept: Letter) -> Letter:

@@ -3,7 +3,7 @@
 -- What this file is: the version of its format and an id of its own.
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 
--- Where each run stands: one line per run, moved in the same transaction as its journal.
+-- Where each run stands: one line per run, moved in the same transaction as its journal. `last` is the place of its last record.
 CREATE TABLE runs (
     run_id TEXT PRIMARY KEY,
     agent TEXT NOT NULL,
@@ -17,7 +17,8 @@ CREATE TABLE runs (
     updated_us INTEGER NOT NULL,
     tags TEXT NOT NULL,
     usd REAL NOT NULL,
-    note TEXT NOT NULL
+    note TEXT NOT NULL,
+    last INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- Runs that nobody owns, newest change last: as large as the store, but no append of an owned run touches it.
@@ -26,7 +27,8 @@ CREATE INDEX runs_resting ON runs (status, updated_us) WHERE owner IS NULL;
 -- Runs that somebody owns: as small as what goes on now, so it is sorted when asked for.
 CREATE INDEX runs_owned ON runs (owner) WHERE owner IS NOT NULL;
 
--- The facts of all runs. A rowid table with an index measured faster than WITHOUT ROWID, where a row of 1 KB overflows its page.
+-- The facts of all runs, one behind the other as they came. A record knows the place of the one before it in its run (0: the first),
+-- and the head that of the last: an append writes the end of this table and the head, and no index.
 CREATE TABLE journal (
     run_id TEXT NOT NULL,
     seq INTEGER NOT NULL,
@@ -38,8 +40,12 @@ CREATE TABLE journal (
     value BLOB,
     args BLOB,
     digest BLOB NOT NULL,
-    UNIQUE (run_id, seq)
+    place INTEGER PRIMARY KEY,
+    before INTEGER NOT NULL
 ) STRICT;
+
+-- A run whose head is gone is damaged, and must not begin anew.
+CREATE UNIQUE INDEX journal_begun ON journal (run_id) WHERE before = 0;
 
 -- Words to runs that no append has taken yet. AUTOINCREMENT: a number is never given twice.
 CREATE TABLE letters (

@@ -2,10 +2,10 @@
 -- A store has these tables from its first repair on.
 
 CREATE TABLE IF NOT EXISTS aside_rows (
-    moved_us, moved_by, why, run_id, seq, epoch, at_us, kind, step_id, body, value, args, digest
+    moved_us, moved_by, why, run_id, seq, epoch, at_us, kind, step_id, body, value, args, digest, place, before
 );
 
 CREATE TABLE IF NOT EXISTS aside_heads (
     moved_us, moved_by, why,
-    run_id, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note
+    run_id, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note, last
 );

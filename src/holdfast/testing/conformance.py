@@ -137,12 +137,6 @@ class StoreConformance:
         assert loaded is not None
         assert loaded[1][1:] == [row(seq) for seq in range(2, 7)]
 
-    def test_an_append_may_move_the_head_alone(self, store: Store) -> None:
-        store.append([create("run")])
-        moved = head("run", 1, status="waiting", owner=None, updated_us=7)
-        assert store.append([Append("run", 1, 1, [], moved)]) == [None]
-        assert store.load("run") == (moved, [row(1)])
-
     def test_every_field_of_a_head_moves(self, store: Store) -> None:
         store.append([create("run")])
         moved = Head("run", "other", "failed", "you", 4, 2, b"new", 5, 6, 7, '{"a":"b"}', 1.5, "why")
