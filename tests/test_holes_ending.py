@@ -7,7 +7,7 @@ import contextlib
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,28 +58,49 @@ def test_ctrl_c_waits_for_the_threads_of_branches_and_stays_an_interruption(tmp_
         assert "step.done 1.1.1" in lines(app.store)
 
 
-def test_an_outcome_of_a_loser_that_was_stored_after_the_race_does_not_block_the_run() -> None:
-    class Slow(MemoryStore):
-        def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
-            time.sleep(0.05)
-            return super().append(batch, wait=wait)
+class Meanwhile(MemoryStore):
+    """While it writes an outcome, something else goes on in the event loop, and it waits for that."""
 
-    store, lives = Slow(), list[str]()
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.then: dict[str, tuple[asyncio.Event, threading.Event]] = {}
+
+    def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
+        for step_id in {row.step_id for one in batch for row in one.rows if row.kind == "step.done"} & self.then.keys():
+            begin, done = self.then.pop(step_id)
+            assert self.loop is not None
+            self.loop.call_soon_threadsafe(begin.set)
+            assert done.wait(10)
+        return super().append(batch, wait=wait)
+
+
+def test_an_outcome_of_a_loser_that_was_stored_after_the_race_does_not_block_the_run() -> None:
+    store, lives = Meanwhile(), list[str]()
+    may_begin = may_return = asyncio.Event()
+    begun, returned = threading.Event(), threading.Event()
 
     @hf.step
-    async def nap(name: str, seconds: float) -> str:
-        await asyncio.sleep(seconds)
+    async def nap(name: str) -> str:
+        if name == "loser":
+            begun.set()
+            await may_return.wait()
+            asyncio.get_running_loop().call_soon(returned.set)  # after its outcome was handed to the committer
         return name
 
     async def winner() -> str:
-        return await nap("winner", 0.02)
+        return await nap("winner")
 
     async def loser() -> str:
-        await asyncio.sleep(0.06)  # no step: a lock, a connection
-        return await nap("loser", 0.03)
+        await may_begin.wait()  # no step: a lock, a connection
+        return await nap("loser")
 
     @hf.agent
     async def agent() -> str:
+        nonlocal may_begin, may_return
+        may_begin, may_return, store.loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+        if not lives:
+            store.then = {"1.1.1": (may_begin, begun), "1": (may_return, returned)}
         won = await hf.first(winner(), loser())
         lives.append("lived")
         if len(lives) == 1:

@@ -63,7 +63,8 @@ class Step(Declared):
         if not isinstance(where, Scope) or plain.get():
             return self._outside(where, args, kwargs)
         spec, run = self.spec, where.run
-        run.check()
+        if run.ended is not None or run.cancelling is not None:
+            run.check()
         if spec.is_async and run.blocking:
             remedy = "Make the agent `async def`, or the step `def`"
             raise WrongMode(spec.name, run.started.agent, remedy)

@@ -18,6 +18,7 @@ T = TypeVar("T")
 async def drive_async(life: Life[T], run: Run, scope: Scope) -> T:
     """Carry out a life on the event loop."""
     _enter(run, scope)
+    task = asyncio.current_task()
     try:
         command = next(life)
         while True:
@@ -26,7 +27,7 @@ async def drive_async(life: Life[T], run: Run, scope: Scope) -> T:
             try:
                 match command:
                     case Invoke():
-                        answer = await _invoke_async(command)
+                        answer = await _invoke_async(command, task)
                     case Settle(records):
                         due = _commit_at_once(run, records) or await _commit_async(run, records)
                     case Commit(records, takes):
@@ -35,7 +36,7 @@ async def drive_async(life: Life[T], run: Run, scope: Scope) -> T:
                         due = seq
                     case _:
                         answer = await _wait_async(run, scope, command)
-                if due and not (scope.mine() and run.turnstile.at_once(due)):
+                if due and not (scope.task is task and run.turnstile.at_once(due)):
                     await run.turnstile.turn(due)
             except BaseException as error:  # noqa: BLE001 (everything goes into the life, which decides)
                 _note(run, error)
@@ -83,7 +84,8 @@ def drive_blocking(life: Life[T], run: Run, scope: Scope) -> T:
 
 
 def _enter(run: Run, scope: Scope) -> None:
-    run.check()
+    if run.ended is not None or run.cancelling is not None:
+        run.check()
     if scope.lost and run.blocking and not run.turnstile.replaying:
         raise BranchLost
     with run.lock:
@@ -140,8 +142,7 @@ def _unkept(run: Run, error: NotKept) -> Unwinding:
     return run.stop(error)
 
 
-async def _invoke_async(command: Invoke) -> Any:
-    task = asyncio.current_task()
+async def _invoke_async(command: Invoke, task: asyncio.Task[Any] | None) -> Any:
     if task is not None and task.cancelling():
         await asyncio.sleep(0)  # a cancellation that a commit held back is delivered before the body begins
     token = place.set(command.body)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from . import _records as rec
@@ -22,6 +23,10 @@ STEP_KINDS = (
     rec.StepStarted, rec.AttemptFailed, rec.StepDone, rec.StepFailed, rec.StepBrokenOff,
     rec.DoubtOpened, rec.DoubtSettled, rec.TimeoutFired,
 )  # fmt: skip
+
+
+_row: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
+_head: Callable[[tuple[Any, ...]], Head] = partial(tuple.__new__, Head)
 
 
 def chain(before: bytes, run_id: str, row: tuple[Any, ...]) -> bytes:
@@ -72,8 +77,7 @@ def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
 
 def at_position(head: Head, row: Row) -> Head:
     """The head, standing behind `row`."""
-    seq, epoch, at_us, *_, digest = row
-    return Head._make((*head[:4], epoch, seq, digest, *head[7:9], at_us, *head[10:]))
+    return _head((*head[:4], row[1], row[0], row[8], *head[7:9], row[2], *head[10:]))
 
 
 def _short(error: rec.Json) -> str:
@@ -193,7 +197,7 @@ class Journal:
             seq += 1
             parts = (seq, epoch, at_us, record.kind, record.step_id, rec.to_body(record), record.value, record.args)
             digest = chain(digest, head.run_id, parts)
-            rows.append(Row(*parts, digest))
+            rows.append(_row((*parts, digest)))
             head = fold_head(head, record, at_us)
         return Append(head.run_id, self.head.epoch, self.head.seq, rows, at_position(head, rows[-1]), tuple(takes))
 

@@ -19,6 +19,7 @@ from ._clock import Clock
 from ._ids import new_owner
 from ._journal import Journal
 from ._run import Run
+from ._steps import started
 from .errors import Cancelled, Unwinding
 from .store import Letter, Store
 
@@ -98,7 +99,7 @@ class Keeper:
                 if now_s - beat_s >= self._lease_s / 3:
                     beat_s = now_s
                     self._store.renew(self.owner)
-                self._show_long_steps(now_s)
+                self._show_long_steps()
                 if (self.runs or self.orphans) and now_s - letters_s >= LETTERS_S:
                     letters_s = now_s
                     self.take_letters()
@@ -106,12 +107,13 @@ class Keeper:
             except Exception as error:  # noqa: BLE001 (whatever it is, the beat must go on)
                 log.warning("the lease could not be renewed or letters not be read, trying again: %s: %s", type(error).__name__, error)
 
-    def _show_long_steps(self, now_s: float) -> None:
+    def _show_long_steps(self) -> None:
+        began_us = self._clock.now_us() - LONG_STEP_S * 1e6
         for run in list(self.runs.values()):
-            for step_id, (since_s, started) in list(run.long_steps.items()):
-                if now_s - since_s >= LONG_STEP_S and not run.turnstile.replaying:
-                    run.long_steps[step_id] = (float("inf"), started)
-                    run.committer.post(run.journal, [started()], _still(run, step_id))
+            for step_id, (call, attempt) in list(run.long_steps.items()):
+                if attempt and call.started_at_us <= began_us and not run.turnstile.replaying:
+                    run.long_steps[step_id] = (call, 0)
+                    run.committer.post(run.journal, [started(call, attempt)], _still(run, step_id))
 
     def release_orphans(self) -> None:
         """Let go of runs that a failing store left in the name of this owner, which nobody executes any more."""

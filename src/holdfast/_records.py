@@ -12,6 +12,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+from pydantic_core import PydanticSerializationError, to_json
+
 from ._json import encoder
 
 Json = dict[str, Any]
@@ -340,7 +342,10 @@ def to_body(record: Record) -> bytes:
         value = getattr(record, name)
         if value != default:
             body[name] = value
-    return _encode(body).encode("utf-8", "surrogatepass")
+    try:
+        return to_json(body)
+    except PydanticSerializationError:  # half a character, which JSON can carry and UTF-8 cannot
+        return _encode(body).encode("utf-8", "surrogatepass")
 
 
 def from_parts(*, kind: str, step_id: str, body: bytes, value: bytes | None, args: bytes | None) -> Record:

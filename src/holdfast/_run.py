@@ -244,7 +244,7 @@ class Run:
         self.groups: list[Group] = []
         self.in_progress = self.branches = self.calls = 0
         self.requested: set[str] = set()
-        self.long_steps: dict[str, tuple[float, Callable[[], rec.StepStarted]]] = {}
+        self.long_steps: dict[str, tuple[Call, int]] = {}  # with its attempt, or 0 once it has been shown
         self.tracked: dict[str, Tracked] = {}
         self.times: dict[str, list[int]] = {}
         self.keys: dict[str, tuple[str, str, str]] = {}

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 from . import _records as rec
@@ -21,7 +21,6 @@ from ._door import pass_the_door
 from ._doubt import Action, Attempt, Finished, Found, Move, Uncertain, ask_first, settle
 from ._failpoints import reach
 from ._ids import jitter
-from ._journal import args_digest
 from ._landing import Rules, landing
 from ._replay import Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
 from ._replay import Hang as Hung
@@ -141,7 +140,7 @@ class Call:
     def kept(self) -> tuple[bytes, str]:
         """The arguments as they are stored, and their digest."""
         args = encode_arguments(self.bound) if self.text is None else self.text
-        return args, args_digest(args)
+        return args, hashlib.sha256(args).hexdigest()
 
     def kept_arguments(self) -> dict[str, Any]:
         """The same as fields of a record."""
@@ -251,7 +250,7 @@ def _safe(call: Call, attempt: int) -> Life[Any]:
         body = Body(call)
         call.started_at_us = run.clock.now_us()
         reach("step.before_body")
-        run.long_steps[call.step_id] = (run.clock.monotonic_s(), partial(_started, call, attempt))
+        run.long_steps[call.step_id] = (call, attempt)
         try:
             result = yield Invoke(body, spec.fn, call.args, call.kwargs, spec.timeout_s)
         except Exception as error:
@@ -337,7 +336,7 @@ def _attempt(call: Call, number: int) -> Life[Move]:
     if call.run.concluding:
         raise Parked  # the agent has returned: what a stray task would begin now, nobody would wait for
     reach("effect.before_intent")
-    yield Commit((_started(call, number),))
+    yield Commit((started(call, number),))
     reach("effect.after_intent")
     body = Body(call)
     call.started_at_us = call.run.clock.now_us()
@@ -448,7 +447,8 @@ def _given_back(call: Call, record: rec.StepDone) -> Any:
         raise call.run.stop(UndecodableResult(call.run.id, call.step_id, call.spec.name, str(error))) from error
 
 
-def _started(call: Call, attempt: int) -> rec.StepStarted:
+def started(call: Call, attempt: int) -> rec.StepStarted:
+    """The record that a body begins."""
     return rec.StepStarted(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt,
         effect=call.spec.effect, key=call.key, **call.kept_arguments(),

@@ -56,9 +56,14 @@ class Turnstile:
 
     def at_once(self, seq: int) -> bool:
         """Release `seq` if it is its turn already."""
-        if self._waiting or self._hops or not self._alone() or not self._next(seq):
+        if self._waiting or self._hops or not self._alone():
             return False
-        self._release_recorded(seq)
+        if self._recorded:
+            if not self._next(seq):
+                return False
+            self._release_recorded(seq)
+        else:
+            self._boundary(seq)
         return True
 
     async def turn(self, seq: int) -> None:

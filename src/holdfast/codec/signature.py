@@ -24,7 +24,10 @@ class Arguments:
     So a parameter that is added with a default leaves recorded calls what they were.
     """
 
-    __slots__ = ("_defaults", "_fewest", "_ignored", "_most", "_name", "_names", "_ordinary", "_positional", "_required", "_signature")
+    __slots__ = (
+        "_defaults", "_fewest", "_ignored", "_most", "_name", "_names", "_ordinary", "_positional", "_required", "_signature",
+        "_tells_all",
+    )  # fmt: skip
 
     def __init__(self, fn: Callable[..., object], ignore: tuple[str, ...] = ()) -> None:
         self._name = getattr(fn, "__qualname__", type(fn).__qualname__)
@@ -36,6 +39,7 @@ class Arguments:
             raise Misuse(f"ignore= of {self._name!r} names {unknown[0]!r}, which is none of its parameters ({known}); nothing was executed")
         self._ignored = frozenset(ignore)
         self._names = tuple(parameters)
+        self._tells_all = not ignore and all(parameter.default is Parameter.empty for parameter in parameters.values())
         self._positional = tuple(name for name, parameter in parameters.items() if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD)
         self._defaults = tuple((name, p.default) for name, p in parameters.items() if p.default is not Parameter.empty)
         self._required = frozenset(parameters).difference(name for name, _ in self._defaults)
@@ -47,7 +51,8 @@ class Arguments:
         """The arguments by name, however they were spelled; raises the TypeError that the function itself would."""
         if kwargs or not self._fewest <= len(args) <= self._most:
             return self._bound_by_name(args, kwargs)
-        return self._told(dict(zip(self._positional, args, strict=False)))
+        given = dict(zip(self._positional, args, strict=False))
+        return given if self._tells_all else self._told(given)
 
     def _bound_by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, object]:
         given = {**dict(zip(self._positional, args, strict=False)), **kwargs}

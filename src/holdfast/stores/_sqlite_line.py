@@ -49,12 +49,12 @@ class Line:
         self._cursor: apsw.Cursor | None = None
         self._patience_ms = 0
         self._gone = ""
-        self._patient, self._hasty = Transaction(self, BUSY_LIMIT_MS), Transaction(self, 0)
+        self._patient = Transaction(self, BUSY_LIMIT_MS)
         _all.add(self)
 
-    def transaction(self, *, wait: bool = True) -> Transaction:
-        """A transaction that waits for the lock up to the limit, or not at all."""
-        return self._patient if wait else self._hasty
+    def transaction(self) -> Transaction:
+        """A transaction that waits for the lock up to the limit."""
+        return self._patient
 
     def begin(self, patience_ms: int) -> apsw.Cursor:
         """Take the lock and begin; on an error the lock is free again."""

@@ -21,7 +21,7 @@ from holdfast.store import Append, Aside, Head, Letter, Pulse, Query, Repair, Ro
 from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._sqlite_aside import found_head, found_rows, move, moved
 from holdfast.stores._sqlite_check import findings, pages, sealed, unsealed
-from holdfast.stores._sqlite_file import os_errors, prepare
+from holdfast.stores._sqlite_file import BUSY_LIMIT_MS, os_errors, prepare
 from holdfast.stores._sqlite_line import Line
 
 FIELDS = ", ".join(Head._fields)
@@ -87,8 +87,15 @@ class SqliteStore:
             """Whatever is wrong with the file is said now, not at the first append."""
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
-        with self._writer.transaction(wait=wait) as cursor:
-            return [_append(cursor, one) for one in batch]
+        line = self._writer
+        cursor = line.begin(BUSY_LIMIT_MS if wait else 0)
+        try:
+            answers = [_append(cursor, one) for one in batch]
+        except BaseException as error:
+            line.end(error)
+            raise
+        line.end(None)
+        return answers
 
     def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
         with self._reader.transaction() as cursor:
