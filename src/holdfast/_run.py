@@ -318,14 +318,17 @@ class Run:
         return effect_key(self.origin, f"{step_id}~{generation}" if generation else step_id)
 
     def riders(self) -> list[rec.Record]:
-        """What has no commit of its own and goes with the next one: times that were read, states that changed."""
+        """What has no commit of its own and goes with the next one: times that were read, states that changed.
+
+        While recorded outcomes are still to be given back, the states are not what they will be: their changes go with a later commit.
+        """
         records: list[rec.Record] = list(self.prints)
         self.prints = []
         if self.times:
             records += [rec.TimeRead(step_id=path, times_us=times) for path, times in self.times.items()]
             self.times = {}
         try:
-            for step_id, tracked in self.tracked.items():
+            for step_id, tracked in () if self.turnstile.replaying else self.tracked.items():
                 value = tracked.changed()
                 if value is not None:
                     records.append(rec.StateSaved(step_id=step_id, value=value))

@@ -25,7 +25,10 @@ class Tracked:
         self.recorded = list(reversed(recorded))
 
     def changed(self) -> bytes | None:
-        """The encoded value if it differs from the one saved last."""
+        """The encoded value if it differs from the one saved last, which an earlier life may have done behind its last outcome."""
+        if self.recorded:
+            self.last = self.recorded[0][1]
+            self.recorded.clear()
         data, _ = self.codec.keep(self.target)
         if data == self.last:
             return None
