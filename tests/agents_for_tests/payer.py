@@ -26,11 +26,13 @@ from holdfast import _doubt, _failpoints
 RUN_ID, ORDER = "r", "o-1"
 ENDS = {0: "done", 75: "asks", 76: "InDoubt", 77: "failed", 78: "lease lost", -signal.SIGKILL: "killed"}
 STATUS = {end: status for status, end in ENDS.items()}
+BROKEN_OFF = ("timeout after", "timeout before", "race")
 GAVE_UP = "gave up"
 SETTLE_S = 3600.0
 """Nobody waits for it: the clock is set forward instead, and what is under way arrives meanwhile."""
 LEASE_S = 60.0
 BREAK_OFF_S = 0.01
+WITHIN_S = 3600.0
 PATIENCE_S = 20
 
 
@@ -54,13 +56,15 @@ class Payer:
     """What the effect does, and what is done in doubt, as the order says."""
 
     def __init__(self, order: dict[str, Any]) -> None:
-        self.port, self.first = order["port"], order.get("first", "")
-        self.keyed = order["action"] == "resend"
+        self.port, self.first = order["port"], order["first"]
+        self.keyed = order["action"].startswith("resend")
         self.calls = 0
 
     def pay(self, order: str) -> str:
         self.calls += 1
         first = self.first if self.calls == 1 else ""
+        if first == "frozen":
+            os.kill(os.getpid(), signal.SIGSTOP)
         port = bank.closed_port() if first == "refused" else self.port
         return bank.charge(port, order, hf.key() if self.keyed else "", impatient=first == "impatient")
 
@@ -85,17 +89,19 @@ def in_doubt(payer: Payer, action: str) -> Any:
     match action:
         case "resend" | "ask" | "fail":
             return action
+        case "resend, too late":
+            return hf.resend(within=WITHIN_S)
         case "reset":
             return hf.reset(payer.refund, settle=SETTLE_S)
         case "verify":
             return hf.verify(payer.look, settle=SETTLE_S)
-    return hf.verify(getattr(payer, action.removeprefix("verify, probe ").replace(" ", "_")), settle=SETTLE_S)
+    return hf.verify(getattr(payer, action.removeprefix("probe ").replace(" ", "_")), settle=SETTLE_S)
 
 
 def patient(payer: Payer, action: str) -> Any:
     """The agent whose effect nobody breaks off."""
 
-    @hf.effect(in_doubt=in_doubt(payer, action), retry=hf.Retry(attempts=3, base=0))
+    @hf.effect(in_doubt=in_doubt(payer, action), retry=hf.Retry(attempts=3, base=0))  # type: ignore[untyped-decorator]
     def charge(order: str) -> str:
         return payer.pay(order)
 
@@ -108,15 +114,24 @@ def patient(payer: Payer, action: str) -> Any:
 
 def hurried(payer: Payer, action: str) -> Any:
     """The agent that breaks its effect off. The loop stands still until the request is out, so that the time-out never comes before."""
+    begun = asyncio.Event()
 
-    @hf.effect(in_doubt=in_doubt(payer, action))
+    @hf.effect(in_doubt=in_doubt(payer, action))  # type: ignore[untyped-decorator]
     async def charge(order: str) -> str:
-        receipt = payer.pay(order) if payer.first == "broken off after" else ""
+        receipt = "" if payer.first == "timeout before" else payer.pay(order)
+        begun.set()
         await asyncio.sleep(PATIENCE_S)
         return receipt
 
+    @hf.step
+    async def overtake() -> str:
+        await begun.wait()
+        return GAVE_UP
+
     @hf.agent(name="buy")
     async def buy(order: str) -> str:
+        if payer.first == "race":
+            return await hf.first(charge(order), overtake())
         try:
             async with hf.timeout(BREAK_OFF_S):
                 return str(await charge(order))
@@ -130,13 +145,13 @@ def hurried(payer: Payer, action: str) -> Any:
 
 
 def break_asking() -> None:
-    """Where a person would be asked, the effect is run again."""
+    """Where a person would be asked, or the agent told, the effect is run again."""
 
-    def ask(call: Any, doubt: Any, why: str) -> Any:
+    def repeat(call: Any, doubt: Any, why: str = "") -> Any:
         yield from ()
         return _doubt.Attempt(doubt.number + 1)
 
-    _doubt._ask = ask
+    _doubt._ask = _doubt.give_up = repeat
 
 
 def break_settling() -> None:
@@ -152,8 +167,10 @@ BREAKS = {"": lambda: None, "no intents": break_intents, "repeats unasked": brea
 
 def run_once(order: dict[str, Any]) -> str:
     payer = Payer(order)
-    agent = (hurried if order.get("first", "").startswith("broken off") else patient)(payer, order["action"])
-    with hf.Holdfast(order["store"], lease=LEASE_S, clock=BankClock(payer.port)) as app:
+    agent = (hurried if payer.first in BROKEN_OFF else patient)(payer, order["action"])
+    clock = BankClock(payer.port)
+    clock.ahead_s = order["ahead_s"]
+    with hf.Holdfast(order["store"], lease=LEASE_S, clock=clock) as app:
         try:
             app.run(agent, ORDER, run_id=RUN_ID, wait=False)
         except hf.RunWaiting:
@@ -172,7 +189,7 @@ def obey(order: dict[str, Any]) -> int:
     os.dup2(log, 2)
     faulthandler.dump_traceback_later(PATIENCE_S, exit=True)
     try:
-        BREAKS[order.get("broken", "")]()
+        BREAKS[order["broken"]]()
         if "failpoint" in order:
             _failpoints.arm(order["failpoint"])
         return STATUS[run_once(order)]
