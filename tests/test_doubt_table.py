@@ -38,6 +38,7 @@ frozen when it was charged: another takes over         | yes     | done   | done
 frozen while the request is under way: it lands late   | yes     | done   | done   | done   | asks   | InDoubt | 1
 = an error that does not say: time-out, reset, HTTP 5xx
 charged, and the connection is reset                   | yes     | done   | done   | done   | asks   | InDoubt | 1
+charged, and the service hangs up                      | yes     | done   | done   | done   | asks   | InDoubt | 1
 the connection is reset before anything is charged     | no      | done   | done   | done   | asks   | InDoubt | 1
 charged, and the reply comes after the time-out        | yes     | done   | done   | done   | asks   | InDoubt | 1
 time-out, and it is charged after that                 | yes     | done   | done   | done   | asks   | InDoubt | 1
@@ -92,6 +93,7 @@ HOW = {
     "frozen when it was charged: another takes over": How("lands, stop, 200", meets="frozen"),
     "frozen while the request is under way: it lands late": How("stop, late, lands, 200", meets="frozen"),
     "charged, and the connection is reset": How("lands, reset"),
+    "charged, and the service hangs up": How("lands"),
     "the connection is reset before anything is charged": How("drops, reset"),
     "charged, and the reply comes after the time-out": How("lands, late, 200", first="impatient"),
     "time-out, and it is charged after that": How("late, lands, 200", first="impatient"),

@@ -44,6 +44,7 @@ class Bank:
         self.let_go = threading.Event()
         self.late = threading.Event()
         self.taken = threading.Event()
+        self.under_way = threading.Event()
         self.landed_late = threading.Event()
         self.most = 0
         self._server = http.server.ThreadingHTTPServer((HOST, 0), _Desk)
@@ -86,7 +87,7 @@ class Bank:
     def time_passes(self) -> None:
         """What is under way arrives."""
         self.late.set()
-        if self.taken.is_set():
+        if self.under_way.is_set():
             self.landed_late.wait(CLIENT_TIMEOUT_S)
 
     def find(self, order: str) -> str:
@@ -103,6 +104,8 @@ class _Desk(http.server.BaseHTTPRequestHandler):
         with bank.lock:
             bank.seen.append(key)
             words = (bank.plan.popleft() if bank.plan else "lands, 200").split(", ")
+        if "late" in words:
+            bank.under_way.set()
         receipt = ""
         self.close_connection = True
         for word in words:
@@ -145,7 +148,6 @@ class _Desk(http.server.BaseHTTPRequestHandler):
             return
         if answer == "silence":
             bank.taken.set()
-            bank.landed_late.set()
             bank.let_go.wait()
             return
         self.send_response(int(answer))
