@@ -247,7 +247,7 @@ def test_a_request_that_lands_late_is_why_there_is_a_settling_time(
     app: hf.Holdfast, forgetful: Bank, settle_s: float, charges: int
 ) -> None:
     """Without it, the negative control, the probe looks too early and the effect is run beside the request that is under way."""
-    forgetful.plan.append("lands late, 200")
+    forgetful.plan.append("late, lands, 200")
     threading.Timer(0.3, forgetful.late.set).start()
 
     def pay(order: str) -> str:
@@ -338,7 +338,7 @@ def test_that_an_owner_may_live_is_remembered_by_whoever_takes_the_run_next(stor
 def test_a_reset_waits_too_for_an_owner_that_may_live(store: WatchedMemory, bank: Bank) -> None:
     """Otherwise: reset, run again, and the first request arrives after both."""
     called: list[float] = []
-    agent = charging("async", paying(bank), hf.reset(lambda order: called.append(time.time())), timeout=0.3)
+    agent = charging("async", paying(bank), hf.reset(lambda order: called.append(time.time()), settle=0), timeout=0.3)
     taken_s = seldom_dead(store, agent, called)
     assert called[0] - taken_s >= 0.2 + 0.3 - 0.01
 
@@ -347,7 +347,7 @@ def test_reset_is_called_then_the_effect_runs(app: hf.Holdfast, store: WatchedMe
     def take_back(order: str) -> None:
         bank.ledger.clear()
 
-    agent = charging(mode, paying(bank), hf.reset(take_back))
+    agent = charging(mode, paying(bank), hf.reset(take_back, settle=0))
     crash(app, store, agent)
     assert bank.charged == ["o-1"]
     assert app.run(agent, "o-1", run_id="r") == "r-1"
@@ -359,7 +359,7 @@ def test_a_reset_that_fails_leaves_it_to_a_person(app: hf.Holdfast, store: Watch
     def broken(order: str) -> None:
         raise OSError("cannot take it back")
 
-    agent = charging(mode, paying(bank), hf.reset(broken))
+    agent = charging(mode, paying(bank), hf.reset(broken, settle=0))
     crash(app, store, agent)
     with pytest.raises(hf.RunWaiting):
         app.run(agent, "o-1", run_id="r", wait=False)

@@ -230,9 +230,9 @@ def verify(probe: Callable[P, Any], /, *, settle: Duration = "5s") -> Verifying[
     return Verifying(Verify(_function(probe, "verify"), seconds(settle, "settle")))
 
 
-def reset(fn: Callable[P, object], /) -> Resetting[P]:
-    """In doubt, call `fn`, harmless if nothing happened, then run the effect."""
-    return Resetting(Reset(_function(fn, "reset")))
+def reset(fn: Callable[P, object], /, *, settle: Duration = "5s") -> Resetting[P]:
+    """In doubt, call `fn`, harmless if nothing happened, then run the effect; not before `settle` after the intent."""
+    return Resetting(Reset(_function(fn, "reset"), seconds(settle, "settle")))
 
 
 @overload

@@ -46,9 +46,10 @@ class Verify:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Call something harmless that brings the world back to before, then run again."""
+    """Call something harmless that brings the world back to before, `settle_s` after the intent, then run again."""
 
     fn: Callable[..., Any]
+    settle_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +200,7 @@ def _probe(call: Call, action: Verify) -> Life[tuple[object, str]]:
 
 
 def _settle_wait_s(call: Call, settle_s: float) -> float:
-    """How long until "not landed" can be believed: the request may still be under way, and so may an owner that only seems dead."""
+    """How long until nothing can land any more: the request may still be under way, and so may an owner that only seems dead."""
     run, grace_us = call.run, (call.run.lease_s + (call.spec.timeout_s or 0.0)) * 1e6
     began_epoch = run.journal.histories[call.step_id].started_epoch
     silent_us = max((at_us + grace_us for epoch, at_us in run.journal.silences if epoch > began_epoch), default=0.0)
@@ -209,7 +210,7 @@ def _settle_wait_s(call: Call, settle_s: float) -> float:
 
 def _reset(call: Call, doubt: Uncertain, action: Reset) -> Life[Move]:
     yield Commit([_opened(call, doubt.reason, "reset")])
-    yield Pause(_settle_wait_s(call, 0.0))
+    yield Pause(_settle_wait_s(call, action.settle_s))
     try:
         yield Invoke(Body(call), action.fn, call.args, call.kwargs, call.spec.timeout_s)
     except Exception as error:  # noqa: BLE001 (a reset that failed leaves the doubt where it was)

@@ -35,7 +35,7 @@ def buyer(mode: str, doubt: str, port: int, death: str = "") -> Any:
     def refund(order: str) -> None:
         bank.charge(port, f"-{order}", f"reset {order}")
 
-    in_doubt: Any = {"verify": hf.verify(look, settle=0), "reset": hf.reset(refund)}.get(doubt, doubt)
+    in_doubt: Any = {"verify": hf.verify(look, settle=0), "reset": hf.reset(refund, settle=0)}.get(doubt, doubt)
     return charging(mode, pay, in_doubt, retry=QUICK)
 
 

@@ -99,7 +99,7 @@ async def charge(what: str) -> str:
     return did("charge", what, key=hf.key())
 
 
-@hf.effect(in_doubt=hf.reset(unbook))
+@hf.effect(in_doubt=hf.reset(unbook, settle=0))
 async def book(what: str) -> str:
     return did("book", what, key=hf.key())
 
@@ -136,7 +136,7 @@ def charge_def(what: str) -> str:
     return did("charge", what, key=hf.key())
 
 
-@hf.effect(name="book", in_doubt=hf.reset(unbook))
+@hf.effect(name="book", in_doubt=hf.reset(unbook, settle=0))
 def book_def(what: str) -> str:
     return did("book", what, key=hf.key())
 
