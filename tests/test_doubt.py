@@ -21,7 +21,6 @@ from agents_for_tests.bank import Bank
 from agents_for_tests.buyer import DOUBTS, QUICK, buyer, charging
 from agents_for_tests.sites import HandClock, WatchedMemory, eventually
 from holdfast.errors import Refusal, StoreError
-from holdfast.stores.memory import MemoryStore
 
 HERE = Path(__file__).parent
 
@@ -289,60 +288,6 @@ def test_a_settling_time_that_is_over_is_not_waited_for_again(store: WatchedMemo
     assert bank.charged == ["o-1"]
 
 
-def seldom_dead(store: WatchedMemory, agent: Any, probed: list[float]) -> float:
-    """Take a run over from an owner that fell silent but is not proven dead; gives the moment of the takeover."""
-    with hf.Holdfast(store, lease=0.2) as silent:
-        crash(silent, store, agent)
-    with hf.Holdfast(store, lease=0.2) as app:
-        app.run(agent, "o-1", run_id="r")
-        taken = next(line for line in app.history("r") if line.state == "run resumed")
-    assert probed
-    return taken.at_us / 1e6
-
-
-def test_not_landed_is_not_believed_before_lease_plus_timeout_of_an_owner_that_may_live(store: WatchedMemory, bank: Bank) -> None:
-    probed: list[float] = []
-
-    def look(order: str) -> hf.Verdict[str]:
-        probed.append(time.time())
-        return looking(bank)(order)
-
-    bank.plan.append("drops, 200")
-    agent = charging("async", paying(bank), hf.verify(look, settle=0), timeout=0.3)
-    taken_s = seldom_dead(store, agent, probed)
-    assert probed[-1] - taken_s >= 0.2 + 0.3 - 0.01
-    assert bank.charged == ["o-1"]
-
-
-def test_that_an_owner_may_live_is_remembered_by_whoever_takes_the_run_next(store: WatchedMemory, bank: Bank) -> None:
-    """The first to take it over is merely the first: the request of the silent owner is still under way for the second too."""
-    probed: list[float] = []
-
-    def look(order: str) -> hf.Verdict[str]:
-        probed.append(time.time())
-        return looking(bank)(order)
-
-    bank.plan.append("drops, 200")
-    agent = charging("async", paying(bank), hf.verify(look, settle=0), timeout=0.6)
-    with hf.Holdfast(store, lease=0.2) as silent:
-        crash(silent, store, agent)
-    with hf.Holdfast(store, lease=0.2) as operator:
-        eventually(lambda: operator.engine.observer.life_of(str(operator.show("r").owner)) == "expired")
-        operator.resume("r", by="ann")
-    with hf.Holdfast(store, lease=0.2) as app:
-        app.run(agent, "o-1", run_id="r")
-        taken = next(line for line in app.history("r") if line.state == "run resumed")
-    assert probed[-1] - taken.at_us / 1e6 >= 0.2 + 0.6 - 0.01
-
-
-def test_a_reset_waits_too_for_an_owner_that_may_live(store: WatchedMemory, bank: Bank) -> None:
-    """Otherwise: reset, run again, and the first request arrives after both."""
-    called: list[float] = []
-    agent = charging("async", paying(bank), hf.reset(lambda order: called.append(time.time())), timeout=0.3)
-    taken_s = seldom_dead(store, agent, called)
-    assert called[0] - taken_s >= 0.2 + 0.3 - 0.01
-
-
 def test_reset_is_called_then_the_effect_runs(app: hf.Holdfast, store: WatchedMemory, bank: Bank, mode: str) -> None:
     def take_back(order: str) -> None:
         bank.ledger.clear()
@@ -539,15 +484,6 @@ def test_an_agent_that_catches_the_doubt_is_not_done_until_it_is_resolved(app: h
     assert app.run(agent, "o-1", run_id="r", wait=False) == "whatever"
     assert app.show("r").status == "done"
     assert bank.charged == ["o-1"]
-
-
-def test_a_memory_store_never_proves_a_death() -> None:
-    """What the tests of silent owners rest on."""
-    store = MemoryStore()
-    store.enroll("a")
-    pulse = store.pulse("a")
-    assert pulse is not None
-    assert not pulse.dead
 
 
 def test_the_doubt_of_a_cancelled_run_can_be_resolved_and_the_run_stays_closed(
