@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from agents_for_tests import bank as banking
 from agents_for_tests.bank import Bank
 from agents_for_tests.buyer import DOUBTS, QUICK, buyer, charging
 from agents_for_tests.sites import HandClock, WatchedMemory, eventually
+from holdfast._journal import Journal
 from holdfast.errors import Refusal, StoreError
 
 HERE = Path(__file__).parent
@@ -473,17 +475,34 @@ def catching(bank: Bank, mode: str) -> Any:
     return careless_blocking
 
 
-def test_an_agent_that_catches_the_doubt_is_not_done_until_it_is_resolved(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+def waits_for_its_doubt(app: hf.Holdfast, bank: Bank, mode: str) -> Any:
+    """An agent that goes on as if its doubt were none: its run has come to its end, and waits all the same."""
     bank.plan.append("lands, 500")
     agent = catching(bank, mode)
     for _ in range(2):
-        with pytest.raises(hf.RunWaiting):
+        with suppress(hf.RunWaiting):
             app.run(agent, "o-1", run_id="r", wait=False)
         assert app.show("r").status == "waiting"
+        assert [item.step_id for item in app.inbox()] == ["1"]
+    return agent
+
+
+def test_an_agent_that_catches_the_doubt_is_not_done_until_it_is_resolved(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+    agent = waits_for_its_doubt(app, bank, mode)
     app.resolve("r", "1", landed="r-1", by="ann")
     assert app.run(agent, "o-1", run_id="r", wait=False) == "whatever"
     assert app.show("r").status == "done"
     assert bank.charged == ["o-1"]
+
+
+def test_without_the_look_for_open_doubts_a_run_in_doubt_becomes_done(
+    app: hf.Holdfast, bank: Bank, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: nothing else keeps a run in doubt from being done."""
+    open_doubts = Journal.open_doubts
+    monkeypatch.setattr(Journal, "open_doubts", lambda journal, *, ended=False: [] if ended else open_doubts(journal))
+    with pytest.raises(AssertionError, match="'done' == 'waiting'"):
+        waits_for_its_doubt(app, bank, mode)
 
 
 def test_the_doubt_of_a_cancelled_run_can_be_resolved_and_the_run_stays_closed(
