@@ -15,6 +15,7 @@ import holdfast.sync as hfs
 from crashing import Crash, FailingStore, crashing, dies_at, lines, play, records
 from holdfast import _records as rec
 from holdfast._branches import MAX_BRANCHES
+from holdfast._journal import Journal
 from holdfast.errors import StoreFailed, WrongMode
 from holdfast.stores.memory import MemoryStore
 
@@ -225,6 +226,13 @@ def test_effect_cancelled_by_a_race_is_a_doubt_and_the_run_is_not_done() -> None
     paid, waits = effect_in_a_lost_branch()
     assert paid == ["pay"]
     assert "did pay() at step 1 happen?" in waits
+
+
+def test_without_the_look_for_open_doubts_a_run_is_done_though_its_loser_is_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control."""
+    open_doubts = Journal.open_doubts
+    monkeypatch.setattr(Journal, "open_doubts", lambda journal, *, ended=False: [] if ended else open_doubts(journal))
+    assert effect_in_a_lost_branch() == (["pay"], "not waiting")
 
 
 def test_branch_is_a_step_called_by_the_agent_or_by_the_branch() -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ from agents_for_tests import bank as banking
 from agents_for_tests.bank import Bank
 from agents_for_tests.buyer import DOUBTS, QUICK, buyer, charging
 from agents_for_tests.sites import HandClock, WatchedMemory, eventually
+from holdfast import _replay
+from holdfast._journal import Journal
+from holdfast._replay import History
+from holdfast._steps import Call
 from holdfast.errors import Refusal, StoreError
-from holdfast.stores.memory import MemoryStore
 
 HERE = Path(__file__).parent
 
@@ -93,22 +97,32 @@ def killed(store: Path, bank: Bank, mode: str, doubt: str, death: str) -> None:
 # --- after a crash --------------------------------------------------------------------------------------------------
 
 
+def recovered(store: Path, bank: Bank, mode: str, doubt: str, death: str) -> str:
+    """What comes of a run whose process was killed inside its effect, when another process goes on with it."""
+    killed(store, bank, mode, doubt, death)
+    with hf.Holdfast(store) as app:
+        try:
+            return str(app.run(buyer(mode, doubt, bank.port), "o-1", run_id="r", wait=False))
+        except (hf.RunWaiting, hf.InDoubt) as error:
+            return type(error).__name__
+
+
 @pytest.mark.parametrize("death", ["before", "after"])
 @pytest.mark.parametrize("doubt", DOUBTS)
 def test_a_process_killed_inside_an_effect_never_charges_twice(tmp_path: Path, bank: Bank, mode: str, doubt: str, death: str) -> None:
-    killed(tmp_path / "runs.db", bank, mode, doubt, death)
-    agent = buyer(mode, doubt, bank.port)
-    with hf.Holdfast(tmp_path / "runs.db") as app:
-        if doubt == "ask":
-            with pytest.raises(hf.RunWaiting):
-                app.run(agent, "o-1", run_id="r", wait=False)
-        elif doubt == "fail":
-            with pytest.raises(hf.InDoubt):
-                app.run(agent, "o-1", run_id="r", wait=False)
-        else:
-            assert app.run(agent, "o-1", run_id="r", wait=False) == "r-1"
-    settles = doubt in ("resend", "verify", "reset")
-    assert bank.charged == ["o-1"] * (settles or death == "after")
+    told = {"ask": "RunWaiting", "fail": "InDoubt"}
+    assert recovered(tmp_path / "runs.db", bank, mode, doubt, death) == told.get(doubt, "r-1")
+    assert bank.charged == ["o-1"] * (doubt not in told or death == "after")
+
+
+@pytest.mark.parametrize("doubt", ["ask", "fail", "verify"])
+def test_without_a_decision_for_doubts_a_process_killed_inside_an_effect_charges_twice(
+    tmp_path: Path, forgetful: Bank, doubt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: an effect without an outcome that is taken for a step without one."""
+    monkeypatch.setattr(_replay, "_decide_unfinished", lambda history: _replay.Execute(history.attempts + 1))
+    assert recovered(tmp_path / "runs.db", forgetful, "def", doubt, "after") == "r-2"
+    assert forgetful.charged == ["o-1", "o-1"]
 
 
 def test_without_a_memory_of_keys_a_resend_does_charge_twice(app: hf.Holdfast, store: WatchedMemory, forgetful: Bank, mode: str) -> None:
@@ -142,17 +156,35 @@ def test_resend_after_the_key_was_forgotten_asks_a_person(store: WatchedMemory, 
     assert forgetful.charged == ["o-1"]
 
 
-def test_resend_counts_from_the_first_intent_not_from_the_latest(store: WatchedMemory, forgetful: Bank, mode: str) -> None:
+def requests_within(within: str, store: WatchedMemory, forgetful: Bank, mode: str) -> int:
+    """How many requests the bank saw of an effect that crashed, crashed again half an hour later, and is tried once more after another."""
     clock = HandClock()
-    agent = charging(mode, paying(forgetful), hf.resend(within="1h"), retry=QUICK)
+    agent = charging(mode, paying(forgetful), hf.resend(within=within), retry=QUICK)
     with hf.Holdfast(store, clock=clock) as app:
         crash(app, store, agent)
         clock.ahead_s = 1_900
         crash(app, store, agent)
         clock.ahead_s = 3_800
-        with pytest.raises(hf.RunWaiting):
+        with suppress(hf.RunWaiting):
             app.run(agent, "o-1", run_id="r", wait=False)
-    assert len(forgetful.seen) == 2
+    return len(forgetful.seen)
+
+
+def test_resend_counts_from_the_first_intent_not_from_the_latest(store: WatchedMemory, forgetful: Bank, mode: str) -> None:
+    assert requests_within("1h", store, forgetful, mode) == 2
+
+
+def test_a_key_that_is_taken_to_be_remembered_is_sent_again(store: WatchedMemory, forgetful: Bank, mode: str) -> None:
+    """The negative control: nothing but `within` keeps the third request back."""
+    assert requests_within("2h", store, forgetful, mode) == 3
+
+
+def test_counted_from_the_latest_intent_a_forgotten_key_is_sent_again(
+    store: WatchedMemory, forgetful: Bank, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: every attempt would make the key young again."""
+    monkeypatch.setattr(Call, "first_us", Call.started_us)
+    assert requests_within("1h", store, forgetful, mode) == 3
 
 
 def test_verify_takes_what_the_probe_found(app: hf.Holdfast, store: WatchedMemory, forgetful: Bank, mode: str) -> None:
@@ -289,60 +321,6 @@ def test_a_settling_time_that_is_over_is_not_waited_for_again(store: WatchedMemo
     assert bank.charged == ["o-1"]
 
 
-def seldom_dead(store: WatchedMemory, agent: Any, probed: list[float]) -> float:
-    """Take a run over from an owner that fell silent but is not proven dead; gives the moment of the takeover."""
-    with hf.Holdfast(store, lease=0.2) as silent:
-        crash(silent, store, agent)
-    with hf.Holdfast(store, lease=0.2) as app:
-        app.run(agent, "o-1", run_id="r")
-        taken = next(line for line in app.history("r") if line.state == "run resumed")
-    assert probed
-    return taken.at_us / 1e6
-
-
-def test_not_landed_is_not_believed_before_lease_plus_timeout_of_an_owner_that_may_live(store: WatchedMemory, bank: Bank) -> None:
-    probed: list[float] = []
-
-    def look(order: str) -> hf.Verdict[str]:
-        probed.append(time.time())
-        return looking(bank)(order)
-
-    bank.plan.append("drops, 200")
-    agent = charging("async", paying(bank), hf.verify(look, settle=0), timeout=0.3)
-    taken_s = seldom_dead(store, agent, probed)
-    assert probed[-1] - taken_s >= 0.2 + 0.3 - 0.01
-    assert bank.charged == ["o-1"]
-
-
-def test_that_an_owner_may_live_is_remembered_by_whoever_takes_the_run_next(store: WatchedMemory, bank: Bank) -> None:
-    """The first to take it over is merely the first: the request of the silent owner is still under way for the second too."""
-    probed: list[float] = []
-
-    def look(order: str) -> hf.Verdict[str]:
-        probed.append(time.time())
-        return looking(bank)(order)
-
-    bank.plan.append("drops, 200")
-    agent = charging("async", paying(bank), hf.verify(look, settle=0), timeout=0.6)
-    with hf.Holdfast(store, lease=0.2) as silent:
-        crash(silent, store, agent)
-    with hf.Holdfast(store, lease=0.2) as operator:
-        eventually(lambda: operator.engine.observer.life_of(str(operator.show("r").owner)) == "expired")
-        operator.resume("r", by="ann")
-    with hf.Holdfast(store, lease=0.2) as app:
-        app.run(agent, "o-1", run_id="r")
-        taken = next(line for line in app.history("r") if line.state == "run resumed")
-    assert probed[-1] - taken.at_us / 1e6 >= 0.2 + 0.6 - 0.01
-
-
-def test_a_reset_waits_too_for_an_owner_that_may_live(store: WatchedMemory, bank: Bank) -> None:
-    """Otherwise: reset, run again, and the first request arrives after both."""
-    called: list[float] = []
-    agent = charging("async", paying(bank), hf.reset(lambda order: called.append(time.time()), settle=0), timeout=0.3)
-    taken_s = seldom_dead(store, agent, called)
-    assert called[0] - taken_s >= 0.2 + 0.3 - 0.01
-
-
 def test_reset_is_called_then_the_effect_runs(app: hf.Holdfast, store: WatchedMemory, bank: Bank, mode: str) -> None:
     def take_back(order: str) -> None:
         bank.ledger.clear()
@@ -466,14 +444,37 @@ def test_a_run_that_is_waited_for_goes_on_when_a_person_has_spoken(app: hf.Holdf
 # --- fail -----------------------------------------------------------------------------------------------------------
 
 
-def test_fail_raises_in_doubt_live_and_again_until_resolved(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+def fails_three_times(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+    """An effect in doubt that was declared to fail, in a run that is resumed again and again."""
     bank.plan.append("lands, 500")
     agent = charging(mode, paying(bank), "fail")
     for _ in range(3):
-        with pytest.raises(hf.InDoubt, match="charge"):
+        with suppress(hf.InDoubt):
             app.run(agent, "o-1", run_id="r")
         assert app.show("r").status == "failed"
     assert len(bank.seen) == 1
+
+
+def test_fail_raises_in_doubt_live_and_again_until_resolved(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+    fails_three_times(app, bank, mode)
+    with pytest.raises(hf.InDoubt, match="charge"):
+        app.run(charging(mode, paying(bank), "fail"), "o-1", run_id="r")
+
+
+def test_when_a_doubt_is_taken_for_a_plain_failure_resuming_charges_twice(
+    app: hf.Holdfast, forgetful: Bank, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: a failure says that nothing happened, and a doubt does not."""
+    clear = History.clear_failure
+
+    def cleared(history: History) -> None:
+        clear(history)
+        history.answered = True
+
+    monkeypatch.setattr(History, "clear_failure", cleared)
+    with pytest.raises(AssertionError, match="'done' == 'failed'"):
+        fails_three_times(app, forgetful, mode)
+    assert forgetful.charged == ["o-1", "o-1"]
 
 
 def test_a_failed_run_goes_on_at_once_when_its_doubt_is_resolved(app: hf.Holdfast, bank: Bank, mode: str) -> None:
@@ -528,26 +529,34 @@ def catching(bank: Bank, mode: str) -> Any:
     return careless_blocking
 
 
-def test_an_agent_that_catches_the_doubt_is_not_done_until_it_is_resolved(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+def waits_for_its_doubt(app: hf.Holdfast, bank: Bank, mode: str) -> Any:
+    """An agent that goes on as if its doubt were none: its run has come to its end, and waits all the same."""
     bank.plan.append("lands, 500")
     agent = catching(bank, mode)
     for _ in range(2):
-        with pytest.raises(hf.RunWaiting):
+        with suppress(hf.RunWaiting):
             app.run(agent, "o-1", run_id="r", wait=False)
         assert app.show("r").status == "waiting"
+        assert [item.step_id for item in app.inbox()] == ["1"]
+    return agent
+
+
+def test_an_agent_that_catches_the_doubt_is_not_done_until_it_is_resolved(app: hf.Holdfast, bank: Bank, mode: str) -> None:
+    agent = waits_for_its_doubt(app, bank, mode)
     app.resolve("r", "1", landed="r-1", by="ann")
     assert app.run(agent, "o-1", run_id="r", wait=False) == "whatever"
     assert app.show("r").status == "done"
     assert bank.charged == ["o-1"]
 
 
-def test_a_memory_store_never_proves_a_death() -> None:
-    """What the tests of silent owners rest on."""
-    store = MemoryStore()
-    store.enroll("a")
-    pulse = store.pulse("a")
-    assert pulse is not None
-    assert not pulse.dead
+def test_without_the_look_for_open_doubts_a_run_in_doubt_becomes_done(
+    app: hf.Holdfast, bank: Bank, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: nothing else keeps a run in doubt from being done."""
+    open_doubts = Journal.open_doubts
+    monkeypatch.setattr(Journal, "open_doubts", lambda journal, *, ended=False: [] if ended else open_doubts(journal))
+    with pytest.raises(AssertionError, match="'done' == 'waiting'"):
+        waits_for_its_doubt(app, bank, mode)
 
 
 def test_the_doubt_of_a_cancelled_run_can_be_resolved_and_the_run_stays_closed(

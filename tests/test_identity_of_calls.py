@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
 import holdfast as hf
 from crashing import Crash, crashing, lines, play, status
+from holdfast import _replay, _steps
 from holdfast.stores.memory import MemoryStore
 
 
@@ -19,17 +21,17 @@ async def search(query: str) -> str:
 
 
 def changed_arguments() -> tuple[str, str, list[str]]:
-    """A run recorded with one query and continued with another."""
+    """A run that has ordered one thing, and that is continued by code which orders another at the same place."""
     queries, executed = ["shoes"], []
 
-    @hf.step
-    async def look(query: str) -> str:
+    @hf.effect(in_doubt="ask")
+    async def order(query: str) -> str:
         executed.append(query)
         return query
 
     @hf.agent
     async def agent() -> str:
-        found = await look(queries[-1])
+        found = await order(queries[-1])
         if len(queries) == 1:
             raise Crash
         return found
@@ -45,10 +47,21 @@ def changed_arguments() -> tuple[str, str, list[str]]:
 
 def test_other_arguments_on_replay_block_the_run_and_name_both_sides() -> None:
     message, standing, executed = changed_arguments()
-    assert 'look(query="shoes")' in message
-    assert 'look(query="boots")' in message
+    assert 'order(query="shoes")' in message
+    assert 'order(query="boots")' in message
     assert "step 1" in message
     assert (standing, executed) == ("blocked", ["shoes"])
+
+
+def test_without_the_mismatch_the_other_call_would_be_executed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control: one order becomes two."""
+
+    def decide(*args: Any, **kwargs: Any) -> Any:
+        decision = _replay.decide(*args, **kwargs)
+        return _replay.Execute(1) if isinstance(decision, _replay.Mismatch) else decision
+
+    monkeypatch.setattr(_steps, "decide", decide)
+    assert changed_arguments() == ("boots", "done", ["shoes", "boots"])
 
 
 def test_mismatch_cannot_be_swallowed_by_the_agent() -> None:

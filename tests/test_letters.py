@@ -13,6 +13,7 @@ import pytest
 
 import holdfast as hf
 from agents_for_tests.sites import eventually
+from holdfast import _operate
 from holdfast.errors import Refusal
 
 
@@ -74,20 +75,35 @@ def asking(go_on: threading.Event) -> Any:
     return agent
 
 
-def test_a_word_about_an_owned_run_is_a_letter_that_the_owner_records(app: hf.Holdfast, operator: hf.Holdfast) -> None:
+def word_about_an_owned_run(app: hf.Holdfast, operator: hf.Holdfast) -> tuple[Any, list[str]]:
+    """What the owner's run comes to when somebody else speaks about it, and who has claimed it."""
     go_on = threading.Event()
     run = Background(app, asking(go_on))
     eventually(lambda: "doubt.opened" in kinds(operator))
     step_id = next(line.step_id for line in operator.history("r") if line.state == "doubt opened")
     before = kinds(operator)
-    assert "takes this into account" in operator.resolve("r", step_id, landed=1, by="ann")
+    operator.resolve("r", step_id, landed=1, by="ann")
     eventually(lambda: "doubt.settled" in kinds(operator))
     go_on.set()
-    assert run.join() == [1, 2]
-    assert [kind for kind in kinds(operator) if kind.startswith("run.")] == ["run.started", "run.done"]
+    ended = run.join()
     assert kinds(operator)[: len(before)] == before
+    return ended, [kind for kind in kinds(operator) if kind.startswith("run.")]
+
+
+def test_a_word_about_an_owned_run_is_a_letter_that_the_owner_records(app: hf.Holdfast, operator: hf.Holdfast) -> None:
+    assert word_about_an_owned_run(app, operator) == ([1, 2], ["run.started", "run.done"])
     assert {line.note for line in operator.history("r") if line.state == "doubt settled"} == {"ann: landed"}
     assert operator.store.letters(["r"]) == []
+
+
+def test_an_operator_who_writes_an_owned_run_takes_it_from_its_owner(
+    app: hf.Holdfast, operator: hf.Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: without a letter the owner is shut out in the middle of its steps."""
+    monkeypatch.setattr(_operate, "_is_owned", lambda engine, head: False)
+    ended, claims = word_about_an_owned_run(app, operator)
+    assert isinstance(ended, hf.LeaseLost)
+    assert claims == ["run.started", "run.resumed"]
 
 
 def test_a_letter_is_taken_exactly_once(app: hf.Holdfast, operator: hf.Holdfast) -> None:

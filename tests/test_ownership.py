@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -55,6 +56,11 @@ class Owner:
     def hear(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
+
+    def speaks(self, within_s: float) -> bool:
+        """Whether it says something before that time is over."""
+        assert self.process.stdout is not None
+        return bool(select.select([self.process.stdout], [], [], within_s)[0])
 
     def signal(self, number: int) -> None:
         os.kill(self.process.pid, number)
@@ -118,7 +124,7 @@ def race(owners: list[Owner], run_ids: list[str], ledger: Path) -> None:
             one.say(run_id)
         results = {one.hear() for one in owners}
         assert len(results) == 1, f"{run_id}: {results}"
-        assert results.pop().startswith("[")
+        assert next(iter(results)).startswith("["), f"{run_id}: {results}"
     assert sorted(charged(ledger)) == sorted(run_ids)
 
 
@@ -145,7 +151,41 @@ def test_two_fresh_processes_on_a_store_that_does_not_exist_yet(tmp_path: Path) 
 
 @pytest.mark.skipif(not can_unshare(), reason="pid namespaces need root")
 def test_two_pid_namespaces_on_one_folder(owner: Callable[..., Owner], ledger: Path) -> None:
-    race([owner(inside=NAMESPACE), owner(inside=NAMESPACE)], [f"r{n}" for n in range(20)], ledger)
+    race([owner("hold=lingering", inside=NAMESPACE) for _ in range(2)], [f"r{n}" for n in range(20)], ledger)
+
+
+@pytest.mark.skipif(not can_unshare(), reason="pid namespaces need root")
+def test_the_race_between_pid_namespaces_finds_out_who_takes_the_living_for_dead(owner: Callable[..., Owner], ledger: Path) -> None:
+    """The negative control."""
+    with pytest.raises(AssertionError, match=r"r\d+: "):
+        race([owner("hold=lingering", "credulous", inside=NAMESPACE) for _ in range(2)], [f"r{n}" for n in range(20)], ledger)
+
+
+def overlapping(owner: Callable[..., Owner], ledger: Path, *words: str) -> None:
+    """The second begins while the first lives, in a pid namespace of its own, inside its effect and before its request."""
+    first = held(owner("verify", "hold=request", inside=NAMESPACE), "r")
+    second = owner("verify", *words, inside=NAMESPACE)
+    assert second.hear() == "ready"
+    second.say("r")
+    second.speaks(within_s=1.5)
+    first.say("go on")
+    results = {first.hear(), second.hear()}
+    assert charged(ledger) == ["r"]
+    assert len(results) == 1
+    assert results.pop().startswith("[")
+
+
+@pytest.mark.skipif(not can_unshare(), reason="pid namespaces need root")
+def test_a_live_owner_in_another_pid_namespace_is_waited_for(owner: Callable[..., Owner], ledger: Path) -> None:
+    overlapping(owner, ledger)
+
+
+@pytest.mark.skipif(not can_unshare(), reason="pid namespaces need root")
+def test_who_takes_an_owner_in_another_pid_namespace_for_dead_repeats_its_effect(owner: Callable[..., Owner], ledger: Path) -> None:
+    """The negative control: with a lock that proves too much, the probe is believed while the first request is yet to come."""
+    with pytest.raises(AssertionError, match=r"\['r', 'r'\] == \['r'\]"):
+        overlapping(owner, ledger, "credulous")
+    assert charged(ledger) == ["r", "r"]
 
 
 @pytest.mark.skipif(not can_unshare(), reason="pid namespaces need root")

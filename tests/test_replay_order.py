@@ -6,12 +6,14 @@ import asyncio
 import random
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import pytest
 
 import holdfast as hf
 import holdfast.sync as hfs
 from crashing import Crash, crashing, play
+from holdfast import _journal
 from holdfast._turnstile import Turnstile
 from holdfast.stores.memory import MemoryStore
 
@@ -270,8 +272,9 @@ def test_threads_see_the_recorded_order() -> None:
     assert views == [list("edcba"), list("edcba")]
 
 
-def test_a_step_where_branches_were_recorded_is_a_mismatch_and_is_not_executed() -> None:
-    store, calls = MemoryStore(), []
+def step_where_branches_were() -> tuple[list[str], str]:
+    """What was noted by code that calls one effect where the journal holds a group of branches, and how its run stands."""
+    store, calls = MemoryStore(), list[str]()
 
     @hf.effect(in_doubt="ask")
     async def note(word: str) -> str:
@@ -292,6 +295,20 @@ def test_a_step_where_branches_were_recorded_is_a_mismatch_and_is_not_executed()
 
     with pytest.raises(ValueError, match="and then"):
         hf.run(with_branches, run_id="r", store=store)
-    with pytest.raises(hf.ReplayMismatch, match="a group of branches"):
+    with suppress(hf.ReplayMismatch):
         hf.run(without, run_id="r", store=store)
+    head = store.head("r")
+    assert head is not None
+    return calls, head.note
+
+
+def test_a_step_where_branches_were_recorded_is_a_mismatch_and_is_not_executed() -> None:
+    calls, note = step_where_branches_were()
     assert calls == ["x", "y"]
+    assert "a group of branches" in note
+
+
+def test_without_the_memory_of_groups_a_step_is_executed_where_branches_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control: what the old code had noted twice, the new one notes once more."""
+    monkeypatch.setattr(_journal, "_groups_above", lambda step_id: iter(()))
+    assert step_where_branches_were()[0] == ["x", "y", "z"]

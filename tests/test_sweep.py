@@ -304,37 +304,23 @@ def test_a_kill_at_every_flush_of_every_thread(crew: Crew, tmp_path: Path, varia
     assert sum(count for count, _ in found) > 30
 
 
-def strace(folder: Path, variant: str, *options: str) -> list[str]:
-    return ["strace", "-f", "-qq", "-e", "trace=fdatasync", *options, sys.executable, str(AGENT), str(folder), variant]
-
-
 def flushes_of_busiest_thread(folder: Path, variant: str) -> int:
     folder.mkdir()
-    subprocess.run(strace(folder, variant, "-o", f"{folder}/trace"), check=True)
+    strace = ["strace", "-f", "-qq", "-e", "trace=fdatasync", "-o", f"{folder}/trace"]
+    subprocess.run([*strace, sys.executable, AGENT, folder, variant], check=True)
     counts = Counter(line.split()[0] for line in (folder / "trace").read_text().splitlines() if "fdatasync(" in line)
     return max(counts.values())
 
 
-@pytest.mark.parametrize(("variant", "step"), [("async", 1), ("def", 3)])
-def test_a_kill_at_every_fdatasync(crew: Crew, tmp_path: Path, variant: str, step: int) -> None:
-    """The real call, in the thread that makes most of them; of the `def` agent every third."""
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_kill_at_every_fdatasync(crew: Crew, tmp_path: Path, variant: str) -> None:
+    """The real call, in the thread that makes most of them; how many flushes share one commit may differ, by little."""
     last = flushes_of_busiest_thread(tmp_path / "counted", variant)
     assert last > 20
-
-    def kill_at(server: Server, number: int) -> tuple[bool, list[str]]:
-        case = new_case(tmp_path, f"fdatasync-{number}", variant)
-        command = strace(case.folder, variant, "-o", "/dev/null", "-e", f"inject=fdatasync:signal=KILL:when={number}")
-        code = subprocess.run(command, check=False, capture_output=True).returncode
-        if code not in (KILLED, 128 + signal.SIGKILL):
-            return False, [] if code in (0, NEEDS_A_PERSON) else [f"{' '.join(command)} ended with {code}"]
-        case.killed(" ".join(command))
-        case.finish(server)
-        return True, case.judge(crew)
-
-    points = range(1, last + 1, step)
-    found = crew.map(kill_at, points)
+    dealt = [range(1 + deal, MOST_OCCURRENCES, PROCESSES) for deal in range(PROCESSES)]
+    found = crew.map(sweep(crew, tmp_path, variant, "fdatasync"), dealt)
     refuse_any(wrong for _, wrong in found)
-    assert sum(killed for killed, _ in found) >= len(points) - 2, "how many flushes share one commit may differ, by little"
+    assert sum(count for count, _ in found) >= last - 2
 
 
 SECOND = [f"{name}:1" for name in NAMES if not name.startswith("step.")] + [f"{name}:2" for name in NAMES if name.startswith("effect.")]

@@ -1,9 +1,10 @@
 """An agent that writes to a ledger file, and the process that owns it: raced, stopped, killed and taken over by tests.
 
-    owner.py STORE LEDGER LEASE [unfenced] [unbeating] [hold=PLACE]
+    owner.py STORE LEDGER LEASE [unfenced] [unbeating] [credulous] [verify] [hold=PLACE]
 
 Reads run ids from standard input, one per line, runs the agent under each and prints what came of it. `hold=PLACE` makes it say
-"holding" at that place of the agent ("step", "between", "loop" or "body") and wait there for a line.
+"holding" at that place of the agent ("step", "between", "loop", "request" or "body") and wait there for a line; at "lingering" it
+only takes a moment, so that runs overlap. `verify` makes the effect look into the ledger when it is in doubt, instead of asking a person.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import holdfast as hf
-from holdfast.store import Append, Stale
+from holdfast.store import Append, Pulse, Stale
 from holdfast.stores.sqlite import SqliteStore
 
 BUSY_S = 1.5
+LINGER_S = 0.01
 
 
 class Unfenced(SqliteStore):
@@ -45,6 +47,17 @@ class Unbeating(SqliteStore):
         """Nothing."""
 
 
+class Credulous(SqliteStore):
+    """A store that takes every owner for dead."""
+
+    def pulse(self, owner: str) -> Pulse | None:
+        found = super().pulse(owner)
+        return found and found._replace(dead=True)
+
+
+KINDS = {"unfenced": Unfenced, "unbeating": Unbeating, "credulous": Credulous}
+
+
 def line() -> str:
     return sys.stdin.readline().strip()
 
@@ -55,8 +68,11 @@ def hold(here: str, places: Sequence[str]) -> None:
         line()
 
 
-def working(ledger: Path, places: Sequence[str] = ()) -> Any:
+def working(ledger: Path, places: Sequence[str] = (), *, verify: bool = False) -> Any:
     """The agent: a step, an effect that adds one line to the ledger, a step."""
+
+    def look(order: str) -> hf.Verdict[int]:
+        return hf.Landed(0) if ledger.exists() and order in ledger.read_text().split() else hf.NotLanded()
 
     @hf.step
     async def prepare(order: str) -> int:
@@ -64,13 +80,16 @@ def working(ledger: Path, places: Sequence[str] = ()) -> Any:
         if "loop" in places:
             print("holding", flush=True)
             time.sleep(BUSY_S)  # noqa: ASYNC251 (a busy event loop is the point)
+        if "lingering" in places:
+            await asyncio.sleep(LINGER_S)
         if "async" in places:
             print("holding", flush=True)
             await asyncio.sleep(60)
         return os.getpid()
 
-    @hf.effect(in_doubt="ask")
+    @hf.effect(in_doubt=hf.verify(look, settle=0) if verify else "ask")
     async def charge(order: str) -> int:
+        hold("request", places)
         with ledger.open("a") as file:
             file.write(f"{order}\n")
         hold("body", places)
@@ -91,8 +110,8 @@ def working(ledger: Path, places: Sequence[str] = ()) -> Any:
 
 def main(store: str, ledger: str, lease: str, *words: str) -> None:
     places = [word.removeprefix("hold=") for word in words if word.startswith("hold=")]
-    kind = Unfenced if "unfenced" in words else Unbeating if "unbeating" in words else SqliteStore
-    agent = working(Path(ledger), places)
+    kind = next((KINDS[word] for word in words if word in KINDS), SqliteStore)
+    agent = working(Path(ledger), places, verify="verify" in words)
     with hf.Holdfast(kind(store), lease=float(lease)) as app:
         print("ready", flush=True)
         while run_id := line():
