@@ -49,6 +49,10 @@ class Arguments:
             return self._bound_by_name(args, kwargs)
         return self._told(dict(zip(self._positional, args, strict=False)))
 
+    def default(self, name: str) -> object:
+        """What a parameter is where it is not given, or None."""
+        return next((default for known, default in self._defaults if known == name), None)
+
     def _bound_by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, object]:
         given = {**dict(zip(self._positional, args, strict=False)), **kwargs}
         ordered: dict[str, object] = {name: given[name] for name in self._names if name in given}
