@@ -149,7 +149,7 @@ def _accepting_code(journal: Journal, *, by: str, reason: str) -> tuple[list[rec
 def _accepting_models(journal: Journal, *, by: str, reason: str) -> tuple[list[rec.Record], str]:
     changes = list(journal.models.open)
     if not changes or journal.head.status in ("done", "cancelled"):
-        raise Refusal(f"run {journal.head.run_id!r} is not blocked by changed code, and no model has changed; nothing was changed")
+        raise Refusal(f"run {journal.head.run_id!r} is not blocked by changed code; nothing was changed, nor does a model wait to be accepted")
     records = [record for name, pair in changes for record in acceptance(journal, name, pair, by=by, reason=reason)]
     return records, f"the run goes on with {', '.join(f'{pair} in step {name}' for name, pair in changes)}"
 
