@@ -141,7 +141,7 @@ class Call:
 
     def asked_model(self) -> str:
         """The model that the arguments name, if one of them is called `model`."""
-        given = self.kwargs.get("model") or self.bound.get("model") or self.spec.arguments.default("model")
+        given = self.spec.arguments.value_of("model", self.args, self.kwargs)
         return given if isinstance(given, str) else ""
 
     def kept(self) -> tuple[bytes, str]:

@@ -49,8 +49,12 @@ class Arguments:
             return self._bound_by_name(args, kwargs)
         return self._told(dict(zip(self._positional, args, strict=False)))
 
-    def default(self, name: str) -> object:
-        """What a parameter is where it is not given, or None."""
+    def value_of(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        """What a parameter is in a call, ignored or not: as given, else its default, else None."""
+        if name in kwargs:
+            return kwargs[name]
+        if name in self._positional and self._names.index(name) < len(args):
+            return args[self._names.index(name)]
         return next((default for known, default in self._defaults if known == name), None)
 
     def _bound_by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, object]:
