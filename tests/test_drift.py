@@ -62,17 +62,19 @@ def test_what_is_the_same_is_no_drift(stage: Stage, monkeypatch: pytest.MonkeyPa
     assert stage.told("show", "r", "--drift").endswith("\nno drift\n")
 
 
-CHANGES: dict[str, Callable[[Path], object]] = {
-    "changed": lambda path: path.write_text("kelp,900"),
-    "gone": lambda path: path.unlink(),
-    "unreachable": lambda path: (path.unlink(), path.symlink_to(path)),
-}
+def change(path: Path) -> None:
+    path.write_text("kelp,900")
 
 
-@pytest.mark.parametrize("what", CHANGES)
-def test_changed_gone_and_unreachable_are_told_apart(stage: Stage, what: str) -> None:
+def lead_nowhere(path: Path) -> None:
+    path.unlink()
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize(("what", "done"), [("changed", change), ("gone", Path.unlink), ("unreachable", lead_nowhere)])
+def test_changed_gone_and_unreachable_are_told_apart(stage: Stage, what: str, done: Callable[[Path], object]) -> None:
     watching(stage, "prices.csv")
-    CHANGES[what](stage.folder / "prices.csv")
+    done(stage.folder / "prices.csv")
     assert compared(stage, code=6) == {"prices.csv": what}
     text = stage.told("show", "r", "--drift", code=6)
     assert text.splitlines()[0].split() == ["THING", "WHAT", "WAS", "IS"]

@@ -51,7 +51,8 @@ def model_changes(call: Call, usage: Sequence[rec.Json]) -> list[rec.ModelChange
     changes = []
     for pair, before in run.journal.models.news(name, usage):
         was = ", ".join(map(str, before))
-        log.warning("run %s: step %s, %s, has another model: it is %s, it was %s", run.id, call.step_id, name, pair, was)
+        if run.on_model_change == "warn":
+            log.warning("run %s: step %s, %s, has another model: it is %s, it was %s", run.id, call.step_id, name, pair, was)
         changes.append(
             rec.ModelChanged(
                 step_id=call.step_id, name=name, asked=pair.asked, answered=pair.answered, before=was, action=run.on_model_change

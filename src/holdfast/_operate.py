@@ -149,7 +149,8 @@ def _accepting_code(journal: Journal, *, by: str, reason: str) -> tuple[list[rec
 def _accepting_models(journal: Journal, *, by: str, reason: str) -> tuple[list[rec.Record], str]:
     changes = list(journal.models.open)
     if not changes or journal.head.status in ("done", "cancelled"):
-        raise Refusal(f"run {journal.head.run_id!r} is not blocked by changed code; nothing was changed, nor does a model wait to be accepted")
+        not_blocked = f"run {journal.head.run_id!r} is not blocked by changed code; nothing was changed"
+        raise Refusal(f"{not_blocked}, nor does a model wait to be accepted")
     records = [record for name, pair in changes for record in acceptance(journal, name, pair, by=by, reason=reason)]
     return records, f"the run goes on with {', '.join(f'{pair} in step {name}' for name, pair in changes)}"
 
