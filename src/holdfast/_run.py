@@ -267,7 +267,7 @@ class Run:
         self.unawaited: dict[str, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self.watching: dict[str, Watched] = {}
         self.watch_calls: dict[str, int] = {}
-        self.unchecked = set(journal.prints)
+        self.unchecked = dict.fromkeys(journal.prints, False)  # True while a branch compares it
         self.prints: list[rec.WatchTaken] = []
         self.lock = threading.Lock()
 
