@@ -379,3 +379,14 @@ def test_an_ordinary_result_is_no_reply(result: object) -> None:
 def test_what_is_read_of_a_reply_is_only_what_it_tells() -> None:
     assert read({"model": "m", "usage": {"input_tokens": 3}}) == {"model": "m", "input_tokens": 3}
     assert read({"model": 7, "usage": {}}) == read({"model": "m"}) == read(None) == {}
+
+
+def test_a_reply_that_cannot_be_read_costs_nobody_the_outcome() -> None:
+    class Lazy:
+        __module__ = "openai.lazy"
+
+        @property
+        def model(self) -> str:
+            raise RuntimeError("read the body first")
+
+    assert not is_reply(Lazy())

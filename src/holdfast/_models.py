@@ -63,7 +63,11 @@ def _tokens(usage: object, names: Sequence[str]) -> int:
 
 
 def _part(whole: Any, name: str) -> Any:
-    return whole.get(name) if isinstance(whole, Mapping) else getattr(whole, name, None)
+    """A part of somebody else's object; one that cannot be read is not there, because the outcome of a step must not depend on it."""
+    try:
+        return whole.get(name) if isinstance(whole, Mapping) else getattr(whole, name, None)
+    except Exception:  # noqa: BLE001 (a property may raise anything)
+        return None
 
 
 def pairs_of(usage: Sequence[rec.Json]) -> list[Pair]:
