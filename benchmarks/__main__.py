@@ -30,10 +30,12 @@ class Size:
     runs: int = 100
     steps_of_many: int = 20
     replayed: int = 1000
+    relying: int = 20
+    watched: int = 100
     killed_at: int = 500
 
 
-TINY = Size(rounds=2, process_rounds=1, steps=5, first_steps=3, runs=3, steps_of_many=2, replayed=10, killed_at=5)
+TINY = Size(rounds=2, process_rounds=1, steps=5, first_steps=3, runs=3, steps_of_many=2, replayed=10, relying=2, watched=3, killed_at=5)
 
 
 class Rounds:
@@ -71,6 +73,7 @@ class Rounds:
         add("acknowledged", many.acknowledged_s)
         add("flushes", many.flushes)
         add("replay", measures.replay(folder, size.replayed))
+        add("watched", measures.watched(folder, size.relying, size.watched))
 
     def _floor(self) -> float:
         return measures.floor(self._folder, self._size.steps)
@@ -106,6 +109,7 @@ def judged(seconds: dict[str, list[float]], size: Size) -> list[Line]:
         count_line("- group flushes that ended meanwhile, 99th percentile", seconds["flushes"], bar=3),
         ratio_line("- one group flush", seconds["flush"], seconds["floor of many"]),
         time_line(f"replay of {size.replayed} steps", seconds["replay"], unit=" ms", bar=40),
+        time_line(f"- more with {size.watched} watched files of 10 KB", seconds["watched"], unit=" ms", bar=50),
         time_line(f"restart after SIGKILL in step {size.killed_at} of {2 * size.killed_at}", seconds["restart"], unit=" s", bar=0.6),
         time_line("import holdfast", imported, unit=" s", bar=0.25),
         time_line("- with the interpreter's start", seconds["import"], unit=" s"),

@@ -84,6 +84,19 @@ async def one_of_many(first: int, count: int) -> None:
 
 
 @hf.agent
+async def relying(count: int, folder: str, files: int) -> float:
+    """The same as `breaking`, relying on `files` files."""
+    for number in range(files):
+        hf.watch(f"{folder}/{number}", on_change="fail")
+    for number in range(count):
+        await ask(number)
+    if hf.current().attempt == 1:
+        raise Broken
+    await ask_timed(count)
+    return ended[count][0]
+
+
+@hf.agent
 async def breaking(count: int) -> float:
     """`count` steps, then an error; run again, it gives the moment at which the first new step began."""
     for number in range(count):

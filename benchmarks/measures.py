@@ -25,6 +25,9 @@ from holdfast.stores.sqlite import SqliteStore
 ROOT = Path(__file__).parent.parent
 _numbers = itertools.count(1)
 
+WATCHED_SIZE = 10_240
+"""Bytes of each file that a run relies on."""
+
 
 class TimedStore(SqliteStore):
     """The SQLite store, noting how long each flush of a group took."""
@@ -114,6 +117,24 @@ def replay(folder: Path, count: int) -> float:
         hf.run(agents.breaking, count, run_id=run_id, store=store)
     began = perf_counter()
     return hf.run(agents.breaking, count, run_id=run_id, store=store) - began
+
+
+def watched(folder: Path, count: int, files: int) -> float:
+    """Seconds that the same replay takes longer where the run relies on `files` files of 10 KB, all unchanged, than where on none."""
+    store, things = folder / "watched.db", folder / f"watched-{files}"
+    if not things.exists():
+        things.mkdir()
+        for number in range(files):
+            (things / str(number)).write_bytes(os.urandom(WATCHED_SIZE))
+    return _relying(store, count, things, files) - _relying(store, count, things, 0)
+
+
+def _relying(store: Path, count: int, things: Path, files: int) -> float:
+    run_id = f"relying-{next(_numbers)}"
+    with suppress(agents.Broken):
+        hf.run(agents.relying, count, str(things), files, run_id=run_id, store=store)
+    began = perf_counter()
+    return hf.run(agents.relying, count, str(things), files, run_id=run_id, store=store) - began
 
 
 def restart(folder: Path, killed_at: int) -> float:

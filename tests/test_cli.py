@@ -20,7 +20,7 @@ from holdfast.cli.location import project_root
 from holdfast.cli.wording import clean
 
 READING = (
-    ("runs",), ("show", "waiting"), ("show", "waiting", "--at", "3"), ("history", "waiting"), ("inbox",),
+    ("runs",), ("show", "waiting"), ("show", "waiting", "--at", "3"), ("show", "waiting", "--drift"), ("history", "waiting"), ("inbox",),
     ("check", "waiting"), ("check", "--all"),
 )  # fmt: skip
 

@@ -43,6 +43,8 @@ FULL: list[rec.Record] = [
     rec.AskAnswered(step_id="approve:4", yes=True, by="ann", reason="fine", timed_out=True),
     rec.WatchTaken(step_id="prices.csv", found={"state": "there", "digest": "d"}, accepted=True),
     rec.WatchDrifted(step_id="prices.csv", what="changed", old="3 bytes", new="4 bytes", action="ask"),
+    rec.ModelChanged(step_id="4", name="think", action="ask", asked="m", answered="m-2", before="m (answered by m-1)"),
+    rec.ModelAccepted(name="think", by="ann", asked="m", answered="m-2", reason="as good"),
     rec.TimeoutFired(step_id="4"),
     rec.StateSaved(step_id="/state.1", value=b'{"a":1}'),
     rec.TimeRead(step_id="2.1", times_us=[1, 2]),

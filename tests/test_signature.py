@@ -171,3 +171,12 @@ def test_a_class_that_the_function_sees_around_it_is_found() -> None:
         return Local()
 
     assert return_annotation(make) is Local
+
+
+def test_the_value_of_one_parameter_is_found_however_it_was_given_or_ignored() -> None:
+    assert Arguments(ordinary).value_of("c", (1, 2, 4), {}) == Arguments(ordinary).value_of("c", (1, 2), {"c": 4}) == 4
+    assert Arguments(ordinary).value_of("c", (1, 2), {}) == 3
+    assert Arguments(ordinary, ("b",)).value_of("b", (1, 2), {}) == 2
+    assert Arguments(positional_only).value_of("c", (1, 2, 4), {}) == 4
+    assert Arguments(catch_all).value_of("model", (1,), {"model": 7}) == 7
+    assert Arguments(ordinary).value_of("model", (1, 2), {}) is None

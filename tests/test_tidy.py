@@ -41,6 +41,7 @@ PUBLIC = [
     "LeaseLost",
     "LostContext",
     "Misuse",
+    "ModelChanged",
     "NestedStep",
     "NoRun",
     "NotKept",

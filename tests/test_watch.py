@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,7 +14,7 @@ import pytest
 
 import holdfast as hf
 from crashing import Crash
-from holdfast import _watch
+from holdfast import _watch, sync
 from holdfast._prints import Print, difference, take
 from holdfast.stores.memory import MemoryStore
 
@@ -151,6 +152,162 @@ def test_without_the_comparison_the_change_is_not_noticed(prices: Path, monkeypa
     reader = Reader(prices, "fail").interrupted()
     prices.write_text("22")
     assert reader.run() == "second"
+
+
+class Branches:
+    """A run whose three branches rely on a file; it is interrupted before any of them has begun."""
+
+    def __init__(self, path: Path, on_change: Any) -> None:
+        self.store, self.steps, crashes = MemoryStore(), list[str](), [Crash()]
+
+        @hf.step
+        async def read(what: str) -> str:
+            self.steps.append(what)
+            return what
+
+        @hf.agent
+        async def follow() -> list[str]:
+            hf.watch(path, on_change=on_change)
+            await read("first")
+            if crashes:
+                raise crashes.pop()
+            return list(await hf.gather(read("a"), read("b"), read("c")))
+
+        self.agent = follow
+        with pytest.raises(Crash):
+            self.run()
+        path.write_text("22")
+
+    def run(self) -> list[str]:
+        return hf.run(self.agent, run_id="r", store=self.store, wait=False)
+
+    def kinds(self) -> list[str]:
+        found = self.store.load("r")
+        assert found is not None
+        return [row.kind for row in found[1] if row.kind.startswith(("watch", "ask"))]
+
+
+@pytest.mark.parametrize("yes", [True, False])
+def test_no_branch_goes_on_before_the_answer_nor_after_a_no(prices: Path, yes: bool) -> None:  # noqa: FBT001
+    branches = Branches(prices, "ask")
+    with pytest.raises(hf.RunWaiting):
+        branches.run()
+    assert branches.steps == ["first"]
+    with hf.Holdfast(branches.store) as app:
+        app.answer("r", f"watch:{prices}", yes=yes, by="ann")
+    if yes:
+        assert branches.run() == ["a", "b", "c"]
+        assert branches.kinds() == ["watch.taken", "watch.drifted", "ask.opened", "ask.answered", "watch.taken"]
+    else:
+        with pytest.raises(hf.Drifted):
+            branches.run()
+        assert branches.steps == ["first"]
+
+
+def test_no_branch_goes_on_where_the_change_is_refused(prices: Path) -> None:
+    branches = Branches(prices, "fail")
+    with pytest.raises(hf.Drifted):
+        branches.run()
+    assert branches.steps == ["first"]
+
+
+def test_branches_wait_for_the_one_that_repairs(prices: Path) -> None:
+    told: list[list[str]] = []
+
+    def put_back() -> None:
+        prices.write_text("1")
+
+    async def repair(name: str, old: str, new: str) -> None:
+        await asyncio.sleep(0)
+        told.append(list(branches.steps))
+        put_back()
+
+    branches = Branches(prices, repair)
+    assert branches.run() == ["a", "b", "c"]
+    assert told == [["first"]]
+
+
+def test_threads_wait_for_the_one_answer_too(prices: Path) -> None:
+    store, steps, crashes = MemoryStore(), list[str](), [Crash()]
+
+    @hf.step
+    def read(what: str) -> str:
+        steps.append(what)
+        return what
+
+    @hf.agent
+    def follow() -> list[str]:
+        hf.watch(prices)
+        read("first")
+        if crashes:
+            raise crashes.pop()
+        return list(sync.gather(lambda: read("a"), lambda: read("b"), lambda: read("c")))
+
+    with pytest.raises(Crash):
+        hf.run(follow, run_id="r", store=store)
+    prices.write_text("22")
+    with pytest.raises(hf.RunWaiting):
+        hf.run(follow, run_id="r", store=store, wait=False)
+    assert steps == ["first"]
+    with hf.Holdfast(store) as app:
+        app.answer("r", f"watch:{prices}", yes=True, by="ann")
+    assert hf.run(follow, run_id="r", store=store, wait=False) == ["a", "b", "c"]
+
+
+def test_a_blocking_step_on_the_event_loop_does_not_wait_for_other_branches(prices: Path) -> None:
+    store, crashes = MemoryStore(), [Crash()]
+
+    @hf.step
+    async def read(what: str) -> str:
+        return what
+
+    @hf.step
+    def glance(what: str) -> str:
+        return what
+
+    async def glancing() -> str:
+        return glance("b")
+
+    @hf.agent
+    async def follow() -> list[str]:
+        hf.watch(prices)
+        await read("first")
+        if crashes:
+            raise crashes.pop()
+        return list(await hf.gather(read("a"), glancing()))
+
+    with pytest.raises(Crash):
+        hf.run(follow, run_id="r", store=store)
+    prices.write_text("22")
+    with pytest.raises(hf.RunWaiting):
+        hf.run(follow, run_id="r", store=store, wait=False)
+    with hf.Holdfast(store) as app:
+        app.answer("r", f"watch:{prices}", yes=True, by="ann")
+    assert hf.run(follow, run_id="r", store=store, wait=False) == ["a", "b"]
+
+
+@pytest.mark.parametrize("on_change", ["ask", "fail"])
+def test_the_cleanup_of_a_run_without_a_new_step_relies_on_nothing(prices: Path, on_change: Any) -> None:
+    store, cleaned, crashes = MemoryStore(), list[str](), [Crash()]
+
+    @hf.step
+    def read() -> str:
+        return "read"
+
+    @hf.agent
+    def follow() -> str:
+        hf.watch(prices, on_change=on_change)
+        hf.cleanup(cleaned.append, "swept")
+        text = read()
+        if crashes:
+            raise crashes.pop()
+        return text
+
+    with pytest.raises(Crash):
+        hf.run(follow, run_id="r", store=store)
+    prices.write_text("22")
+    assert hf.run(follow, run_id="r", store=store, wait=False) == "read"
+    assert cleaned == ["swept"]
 
 
 def test_a_folder_changes_with_any_file_in_it(tmp_path: Path) -> None:

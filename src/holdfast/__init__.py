@@ -16,6 +16,7 @@ from .errors import (
     LeaseLost,
     LostContext,
     Misuse,
+    ModelChanged,
     NestedStep,
     NoRun,
     NotKept,
@@ -34,10 +35,10 @@ from .errors import (
 from .retry import Retry
 
 __all__ = [
-    "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "NestedStep",
-    "NoRun", "NotKept", "NotLanded", "Refused", "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunFailed",
-    "RunInterrupted", "RunWaiting", "StepFailed", "StoreError", "Unknown", "UnknownRun", "Verdict", "agent", "cleanup", "current",
-    "effect", "first", "gather", "key", "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step",
+    "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged",
+    "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused", "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict",
+    "RunFailed", "RunInterrupted", "RunWaiting", "StepFailed", "StoreError", "Unknown", "UnknownRun", "Verdict", "agent", "cleanup",
+    "current", "effect", "first", "gather", "key", "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step",
     "timeout", "usage", "verify", "watch",
 ]  # fmt: skip
 

@@ -25,6 +25,7 @@ from .stores.opening import open_store
 
 if TYPE_CHECKING:
     from ._checkpoints import Checkpoint
+    from ._drift import Comparison
     from ._inspect import CheckpointView, Item, RunView, Summary, Verdict
     from ._repair import Mending
 
@@ -179,6 +180,12 @@ class Holdfast:
 
         return _inspect.show_at(self.engine, run_id, step_id)
 
+    def drift(self, run_id: str, *, urls: bool = False) -> list[Comparison]:
+        """What a run relies on, compared with what it is here and now; with urls=True, pages are fetched too. Nothing is written."""
+        from . import _drift
+
+        return _drift.drift(self.engine, run_id, urls=urls)
+
     def history(self, run_id: str) -> list[Checkpoint]:
         """Every checkpoint of a run, in order."""
         from . import _inspect
@@ -238,7 +245,7 @@ class Holdfast:
         return _operate.resume(self.engine, run_id, by=by or _operate.somebody(), reason=reason)
 
     def accept(self, run_id: str, *, by: str | None = None, reason: str = "") -> str:
-        """Let a run that is blocked by changed code go on with it; effects that happened from there on are not done again unasked."""
+        """Let a run go on with changed code that blocks it, or with a model that changed; effects that happened are not done again."""
         from . import _operate
 
         return _operate.accept(self.engine, run_id, by=by or _operate.somebody(), reason=reason)

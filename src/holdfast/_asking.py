@@ -1,13 +1,15 @@
 """Putting a question to a person, as part of a life: it is asked once, and the answer is for good.
 
-A question has an id in its run: `approve:7` for an approval of step 7, `watch:NAME` for a drift, `budget` for a limit. It is bound to
-what was asked: a call with other arguments has another step id, or is a mismatch.
+A question has an id in its run: `approve:7` for an approval of step 7, `watch:NAME` and `model:NAME` for a drift, `budget` for a limit. It
+is bound to what was asked: a call with other arguments has another step id, or is a mismatch.
 """
 
 from __future__ import annotations
 
 from . import _records as rec
 from ._commands import Commit, Life, WaitForPerson
+from ._journal import Journal
+from ._replay import Question
 from ._run import Run
 
 LETTER_GRACE_US = 1_000_000
@@ -20,13 +22,29 @@ def is_asked(run: Run, ask_id: str, about: str) -> bool:
     return asked is not None and asked.opened.about == about
 
 
+def moot(journal: Journal, ask_id: str, *, by: str, reason: str) -> list[rec.AskAnswered]:
+    """The yes that closes an open question when what it asked for is granted in another way."""
+    asked = journal.asks.get(ask_id)
+    return [] if asked is None or asked.answer is not None else [rec.AskAnswered(step_id=ask_id, yes=True, by=by, reason=reason)]
+
+
+def _first_to_ask(run: Run, opened: rec.AskOpened) -> bool:
+    """Whether nobody has asked this yet; from here on somebody has, so that another branch waits for the same answer."""
+    with run.lock:
+        if is_asked(run, opened.step_id, opened.about):
+            return False
+        run.journal.asks[opened.step_id] = Question(opened, run.clock.now_us())
+        return True
+
+
 def consult(
     run: Run, ask_id: str, *, topic: str, question: str, about: str = "", timeout_s: float | None = None
 ) -> Life[rec.AskAnswered]:
     """The answer to a question, waited for as long as it takes, or until its time is over; about something else, it is asked anew."""
-    if not is_asked(run, ask_id, about):
-        until_us = 0 if timeout_s is None else run.clock.now_us() + int(timeout_s * 1e6)
-        yield Commit([rec.AskOpened(step_id=ask_id, topic=topic, question=question, about=about, until_us=until_us)])
+    until_us = 0 if timeout_s is None else run.clock.now_us() + int(timeout_s * 1e6)
+    opened = rec.AskOpened(step_id=ask_id, topic=topic, question=question, about=about, until_us=until_us)
+    if _first_to_ask(run, opened):
+        yield Commit([opened])
     while (answer := run.journal.asks[ask_id].answer) is None:
         until_us = run.journal.asks[ask_id].opened.until_us
         if until_us and run.clock.now_us() >= until_us + LETTER_GRACE_US:

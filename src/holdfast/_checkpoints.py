@@ -8,6 +8,7 @@ from typing import Any
 
 from . import _records as rec
 from ._journal import verified
+from ._models import Pair
 from ._steps import shown_call
 from .store import Head, Row
 
@@ -16,6 +17,7 @@ NOTE = 80
 
 STATES = {
     rec.AskOpened.kind: "asked", rec.AskAnswered.kind: "answered", rec.WatchTaken.kind: "watched", rec.WatchDrifted.kind: "drifted",
+    rec.ModelChanged.kind: "model changed", rec.ModelAccepted.kind: "model accepted",
 }  # fmt: skip
 """Words for a line that read better than the kind of its record."""
 
@@ -158,6 +160,10 @@ def _said(record: rec.Record) -> str:
             return f"{shown}, accepted as it is" if record.accepted else shown
         case rec.WatchDrifted():
             return f"{record.what}: it was {record.old or 'not there'}, it is {record.new or 'not there'} -> {record.action}"
+        case rec.ModelChanged():
+            return f"{record.name}: it was {record.before}, it is {Pair(record.asked, record.answered)} -> {record.action}"
+        case rec.ModelAccepted():
+            return f"{record.name}: {Pair(record.asked, record.answered)}, by {record.by}{_why(record.reason)}"
     return ""
 
 

@@ -9,13 +9,14 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
 from types import MethodType
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
+from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, cast, get_args, overload
 
 from ._doubt import Action, Ask, Fail, Resend, Reset, Verify
 from ._drive import drive_async, drive_blocking
 from ._duration import Duration, seconds
 from ._ids import checked_text
 from ._landing import Errors, Verdict, rules_of
+from ._models import OnModelChange
 from ._run import Body, Place, Scope, active, place, plain
 from ._steps import Approve, Call, Spec, life
 from .codec.orders import OrderCodec
@@ -126,8 +127,13 @@ def checked_call_id(call_id: object) -> str:
 class Agent(Declared, Generic[P, R]):
     """A decorated agent."""
 
-    def __init__(self, fn: Callable[..., Any], *, name: str = "", version: str = "") -> None:
+    def __init__(
+        self, fn: Callable[..., Any], *, name: str = "", version: str = "", on_model_change: OnModelChange = "warn"
+    ) -> None:
         super().__init__(fn)
+        if on_model_change not in get_args(OnModelChange):
+            raise Misuse(f"on_model_change={on_model_change!r} of an agent: it is 'warn', 'ask' or 'fail'")
+        self.on_model_change = on_model_change
         self.name, self.version = name or getattr(fn, "__name__", "agent"), version
         self.is_async = inspect.iscoroutinefunction(fn)
         self.arguments, self.orders = Arguments(fn, ()), OrderCodec(fn)
@@ -175,6 +181,7 @@ class AgentOptions(TypedDict, total=False):
 
     name: str
     version: str
+    on_model_change: OnModelChange
 
 
 class Keeps(Protocol):

@@ -236,14 +236,15 @@ def _patience_s(run: Run, command: WaitForPerson) -> float | None:
 
 
 def _waiting(run: Run, scope: Scope, step_id: str) -> Waiter:
-    waiter = run.waiters[step_id] = Waiter(step_id)
+    waiter = Waiter(step_id)
+    run.waiters.append(waiter)
     scope.doubts += 1
     return waiter
 
 
 def _waited(run: Run, scope: Scope, waiter: Waiter) -> None:
     scope.doubts -= 1
-    run.waiters.pop(waiter.step_id, None)
+    run.waiters.remove(waiter)
 
 
 def _raise_if_unwound(waiter: Waiter) -> None:

@@ -110,7 +110,7 @@ def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended
 def _returned(run: Run, agent: Agent[..., Any], value: Any) -> Life[Any]:
     yield from _refuse_unasked(run)
     yield from _refuse_unawaited(run)
-    while run.effects - run.waiters.keys():  # begun by a task that nobody waited for: it is not left behind
+    while run.effects - {waiter.step_id for waiter in run.waiters}:  # begun by a task that nobody waited for: it is not left behind
         yield Pause(STRAY_S)
     try:
         data, kept = agent.codec().keep(value)

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any
 
 from . import _records as rec
-from ._checkpoints import Checkpoint, checkpoints, message
+from ._checkpoints import STATES, Checkpoint, checkpoints, message
 from ._duration import Duration, seconds
 from ._ids import checked_run_id
 from ._journal import Journal, empty_head, verified
@@ -80,6 +80,7 @@ class RunView:
     created_us: int
     updated_us: int
     next_commands: list[str]
+    model_changes: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +156,7 @@ def show(engine: Engine, run_id: str) -> RunView:
         state={name: _json(saved[-1][1]) for name, saved in journal.states.items()},
         result=_json(journal.verdict.value) if isinstance(journal.verdict, rec.RunDone) else None, tags=json.loads(head.tags), usd=head.usd,
         created_us=head.created_us, updated_us=head.updated_us, next_commands=_next_commands(engine, head, journal),
+        model_changes=[line.note for line in lines if line.state == STATES[rec.ModelChanged.kind]],
     )  # fmt: skip
 
 
@@ -374,7 +376,8 @@ def _next_commands(engine: Engine, head: Head, journal: Journal) -> list[str]:
         case "blocked":
             return _unblocking(journal)
         case _:
-            return [f"holdfast resume {head.run_id} --here APP.py"]
+            accept = " --accept" if journal.models.open else ""
+            return [f"holdfast resume {head.run_id}{accept} --here APP.py"]
 
 
 def _doubts(journal: Journal) -> list[tuple[str, History]]:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from . import _records as rec
+from ._models import Models
 from ._replay import History, Question
 from .errors import Damaged, LeaseLost, Unwinding
 from .store import Append, Head, Row
@@ -151,8 +152,8 @@ class Journal:
     """The records of one run that this process knows, and the place where the next ones are sealed."""
 
     __slots__ = (
-        "_unsettled", "asks", "broken", "claims", "generation", "groups", "head", "histories", "looks", "prints", "silences",
-        "started", "states", "superseded", "times", "verdict",
+        "_unsettled", "asks", "broken", "claims", "generation", "groups", "head", "histories", "looks", "models", "prints",
+        "silences", "started", "states", "superseded", "times", "verdict",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
@@ -166,6 +167,7 @@ class Journal:
         self.asks: dict[str, Question] = {}
         self.prints: dict[str, rec.Json] = {}
         self.looks: dict[str, int] = {}
+        self.models = Models()
         self.silences: list[tuple[int, int]] = []
         self.states: dict[str, list[tuple[int, bytes]]] = {}
         self.times: dict[str, list[int]] = {}
@@ -239,6 +241,7 @@ class Journal:
                 self.started = record
                 self.claims += bool(record.owner)
             case rec.RunResumed():
+                self.models.begin_life()
                 self.claims += bool(record.owner)
                 if record.silent:
                     self.silences.append((row.epoch, row.at_us))
@@ -294,7 +297,7 @@ class Journal:
         self.states = {name: [saved for saved in values if saved[0] < seq] for name, values in self.states.items()}
 
     def _index_beside(self, record: rec.Record, row: Row) -> None:
-        """What is recorded beside the steps: states, times, questions, prints."""
+        """What is recorded beside the steps: states, times, questions, prints, models."""
         match record:
             case rec.StateSaved():
                 self.states.setdefault(record.step_id, []).append((row.seq, record.value or b"null"))
@@ -307,6 +310,8 @@ class Journal:
             case rec.WatchTaken():
                 self.prints[record.step_id] = record.found
                 self.looks[record.step_id] = self.looks.get(record.step_id, 0) + (not record.accepted)
+            case rec.ModelChanged() | rec.ModelAccepted():
+                self.models.fold_change(record)
             case _:
                 pass
 
@@ -317,6 +322,8 @@ class Journal:
             if not getattr(record, "lost", False):
                 self.groups.update(_groups_above(record.step_id))
         history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)
+        if isinstance(record, (rec.StepDone, rec.StepFailed)):
+            self.models.fold(record)
         if history.effect and not isinstance(record, rec.StepDone):
             self._unsettled[record.step_id] = history
         elif self._unsettled:

@@ -174,7 +174,7 @@ def _cancel(run: Run, cancelled: Cancelled | None) -> None:
     with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
         if root is not None:
             root.get_loop().call_soon_threadsafe(run.cancel_root, root)
-        for waiter in list(run.waiters.values()):
+        for waiter in list(run.waiters):
             waiter.wake(cancelled)
 
 
@@ -199,12 +199,12 @@ def _answer(run: Run, body: rec.Json, letter: Letter) -> None:
 
 
 def _told(run: Run, record: rec.Record, letter: Letter) -> None:
-    """Record what a person said, in the same transaction as the letter is taken, and wake the step that waits for it."""
+    """Record what a person said, in the same transaction as the letter is taken, and wake whoever waits for it."""
     try:
         run.committer.commit(run.journal, [record], [letter.letter_id])
     except Unwinding as ended:
         run.unwind(ended)
         return
-    waiter = run.waiters.get(record.step_id)
-    if waiter is not None:
-        waiter.wake()
+    for waiter in list(run.waiters):
+        if waiter.step_id == record.step_id:
+            waiter.wake()

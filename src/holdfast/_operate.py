@@ -9,6 +9,7 @@ from typing import Any
 
 from . import _records as rec
 from ._decorators import Agent
+from ._door import acceptance
 from ._ids import checked_text
 from ._inspect import loaded
 from ._journal import Journal
@@ -120,21 +121,38 @@ def resume(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
 
 
 def accept(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
-    """Let a blocked run go on with changed code from where it stands; gives what happens next, in words."""
+    """Let a run go on with what has changed: the code that blocks it, or the models that answer; gives what happens next, in words."""
     by, reason = checked_text(by, "by"), checked_text(reason, "reason")
     for _ in range(MAX_TRIES):
         journal = Journal.load(*loaded(engine, run_id))
-        verdict = journal.verdict
-        if journal.head.status != "blocked" or not isinstance(verdict, rec.RunBlocked) or not verdict.step_id:
-            raise Refusal(f"run {run_id!r} is not blocked by changed code; nothing was changed")
-        lost = journal.from_seq(journal.seq_of(verdict.step_id))
-        doubts = [step_id for step_id, history in lost if history.open_doubt(journal.head.epoch + 1)]
-        if doubts:
-            raise Refusal(f"step {doubts[0]} of run {run_id!r} is in doubt: settle it first; nothing was changed")
-        accepted = rec.RunAccepted(step_id=verdict.step_id, by=by, reason=reason)
-        if _claimed(engine, journal, [_resumed(engine, journal, f"accept by {by}"), accepted]):
-            return f"the run goes on with the new code from step {verdict.step_id}; {len(lost)} recorded steps are superseded"
+        accepting = _accepting_code if journal.head.status == "blocked" else _accepting_models
+        if _is_owned(engine, journal.head):
+            raise Refusal(f"run {run_id!r} executes now in {journal.head.owner}; nothing was changed")
+        records, told = accepting(journal, by=by, reason=reason)
+        if _claimed(engine, journal, [_resumed(engine, journal, f"accept by {by}"), *records]):
+            return told
     raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
+
+
+def _accepting_code(journal: Journal, *, by: str, reason: str) -> tuple[list[rec.Record], str]:
+    run_id, verdict = journal.head.run_id, journal.verdict
+    if not isinstance(verdict, rec.RunBlocked) or not verdict.step_id:
+        raise Refusal(f"run {run_id!r} is not blocked by changed code; nothing was changed")
+    lost = journal.from_seq(journal.seq_of(verdict.step_id))
+    doubts = [step_id for step_id, history in lost if history.open_doubt(journal.head.epoch + 1)]
+    if doubts:
+        raise Refusal(f"step {doubts[0]} of run {run_id!r} is in doubt: settle it first; nothing was changed")
+    told = f"the run goes on with the new code from step {verdict.step_id}; {len(lost)} recorded steps are superseded"
+    return [rec.RunAccepted(step_id=verdict.step_id, by=by, reason=reason)], told
+
+
+def _accepting_models(journal: Journal, *, by: str, reason: str) -> tuple[list[rec.Record], str]:
+    changes = list(journal.models.open)
+    if not changes or journal.head.status in ("done", "cancelled"):
+        not_blocked = f"run {journal.head.run_id!r} is not blocked by changed code; nothing was changed"
+        raise Refusal(f"{not_blocked}, nor does a model wait to be accepted")
+    records = [record for name, pair in changes for record in acceptance(journal, name, pair, by=by, reason=reason)]
+    return records, f"the run goes on with {', '.join(f'{pair} in step {name}' for name, pair in changes)}"
 
 
 def order_for(engine: Engine, run_id: str, agents: Sequence[Agent[..., Any]], *, where: str, wait: bool) -> Order:

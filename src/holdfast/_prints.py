@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -22,16 +23,20 @@ URL_TIMEOUT_S = 10.0
 URL_LIMIT = 64 << 20
 """Bytes of a page without ETag and Last-Modified that are read to tell whether it changed."""
 
+SPECIAL = "special"
+"""Stands for the digest of what is neither a file nor a folder."""
+
 MISSING_STATUSES = frozenset({404, 410})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Print:
-    """What a thing was when it was looked at; `shown` is for people."""
+    """What a thing was when it was looked at; `shown` is for people, `thing` is what to look at again, if that needs no code."""
 
     state: State
     digest: str = ""
     shown: str = ""
+    thing: str = ""
 
 
 def name_of(thing: Thing) -> str:
@@ -48,9 +53,27 @@ def name_of(thing: Thing) -> str:
 def take(thing: Thing) -> Print:
     """Look at a thing now; what goes wrong while looking is `unreachable`, never an error."""
     try:
-        return _look(thing)
+        found = _look(thing)
     except Exception as error:  # noqa: BLE001 (a look that fails is an answer)
-        return Print(state="unreachable", shown=f"{type(error).__name__}: {error}"[:200])
+        found = Print(state="unreachable", shown=f"{type(error).__name__}: {error}"[:200])
+    return replace(found, thing=_place(thing))
+
+
+def is_url(thing: str) -> bool:
+    """Whether a look at it is a request to somebody."""
+    return thing.startswith(("http://", "https://"))
+
+
+def _place(thing: Thing) -> str:
+    """What to look at again, from any folder; nothing for what only a function sees."""
+    if isinstance(thing, tuple):
+        return ""
+    if isinstance(thing, str) and (is_url(thing) or thing.startswith(("env:", "package:"))):
+        return thing
+    try:
+        return str(Path(thing).absolute())
+    except OSError:  # the current folder has been deleted
+        return ""
 
 
 def difference(old: Print, new: Print) -> Literal["", "changed", "gone", "unreachable", "appeared"]:
@@ -66,7 +89,7 @@ def _look(thing: Thing) -> Print:
     match thing:
         case (str(), fn):
             return _of_value(fn())
-        case str() if thing.startswith(("http://", "https://")):
+        case str() if is_url(thing):
             return _of_url(thing)
         case str() if thing.startswith("env:"):
             return _of_variable(thing.removeprefix("env:"))
@@ -79,17 +102,17 @@ def _of_path(path: Path) -> Print:
     if path.is_dir():
         return _of_folder(path)
     try:
-        digest = _file_digest(path)
+        digest, size = _file_digest(path)
     except FileNotFoundError:
         return Print(state="gone", shown="no such file")
-    return Print(state="there", digest=digest, shown=f"{path.stat().st_size} bytes")
+    return Print(state="there", digest=digest, shown=f"{size} bytes" if digest != SPECIAL else "no regular file")
 
 
 def _of_folder(folder: Path) -> Print:
     whole, count = hashlib.sha256(), 0
     for path in _files(folder):
         count += 1
-        whole.update(f"{path.relative_to(folder)}\0{_file_digest(path)}\0".encode("utf-8", "surrogateescape"))
+        whole.update(f"{path.relative_to(folder)}\0{_file_digest(path)[0]}\0".encode("utf-8", "surrogateescape"))
     return Print(state="there", digest=whole.hexdigest(), shown=f"{count} files")
 
 
@@ -100,11 +123,19 @@ def _files(folder: Path) -> Iterator[Path]:
             yield Path(root, name)
 
 
-def _file_digest(path: Path) -> str:
-    if path.is_symlink() and not path.exists():
-        return f"-> {path.readlink()}"
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _file_digest(path: Path) -> tuple[str, int]:
+    """The digest of a file and its size; what has no end, such as a pipe or a device, is never read."""
+    try:
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0)
+    except FileNotFoundError:
+        if path.is_symlink():
+            return f"-> {path.readlink()}", 0
+        raise
+    with file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            return SPECIAL, 0
+        return hashlib.file_digest(file, "sha256").hexdigest(), about.st_size
 
 
 def _of_variable(name: str) -> Print:

@@ -283,6 +283,30 @@ class WatchDrifted(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChanged(Record):
+    """A call of the step `name` was answered by, or asked for, another model than in earlier lives; `before` is what there was."""
+
+    kind = "model.changed"
+    name: str
+    action: str
+    asked: str = ""
+    answered: str = ""
+    before: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelAccepted(Record):
+    """Somebody lets the run go on with that model."""
+
+    kind = "model.accepted"
+    name: str
+    by: str
+    asked: str = ""
+    answered: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimeoutFired(Record):
     """The time-out `step_id` cancelled what ran inside it."""
 
@@ -309,7 +333,8 @@ KINDS: dict[str, type[Record]] = {
     for cls in (
         RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunRepaired,
         StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
-        DoubtOpened, DoubtSettled, AskOpened, AskAnswered, WatchTaken, WatchDrifted, TimeoutFired, StateSaved, TimeRead,
+        DoubtOpened, DoubtSettled, AskOpened, AskAnswered, WatchTaken, WatchDrifted, ModelChanged, ModelAccepted,
+        TimeoutFired, StateSaved, TimeRead,
     )
 }  # fmt: skip
 

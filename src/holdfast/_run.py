@@ -21,6 +21,7 @@ from ._clock import Clock
 from ._commit import Committer
 from ._ids import effect_key, seeded, uuid_from
 from ._journal import Journal
+from ._models import OnModelChange
 from ._replay import CANCEL
 from ._turnstile import Turnstile
 from .errors import Cancelled, HoldfastError, NotKept, Parked, Stopped, Unwinding
@@ -117,7 +118,8 @@ class Scope(Place):
     def guarded(self) -> bool:
         """Whether anything around this code could keep a step from beginning."""
         run = self.run
-        return bool(self.parent is not None or self.blocks or self.doomed or self.lost or run.unchecked or run.cancelling)
+        at_scope = self.parent is not None or self.blocks or self.doomed or self.lost
+        return bool(at_scope or run.unchecked or run.cancelling or run.journal.models.open)
 
     def to_be_cancelled(self) -> bool:
         """Whether the journal holds the cancellation of this scope: what has no outcome by then never had one."""
@@ -233,11 +235,12 @@ class Run:
         blocking: bool,
         resources: Sequence[object] = (),
         lease_s: float = 0.0,
+        on_model_change: OnModelChange = "warn",
     ) -> None:
         assert journal.started is not None
         self.journal, self.committer, self.clock = journal, committer, clock
         self.blocking, self.resources, self.started = blocking, resources, journal.started
-        self.lease_s = lease_s
+        self.lease_s, self.on_model_change = lease_s, on_model_change
         self.origin = journal.started.origin
         self.turnstile = Turnstile(journal.outcomes(), alone=lambda: not self.branches and self.calls <= 1, boundary=self._boundary)
         self.scopes: list[Scope] = []
@@ -249,7 +252,7 @@ class Run:
         self.times: dict[str, list[int]] = {}
         self.keys: dict[str, tuple[str, str, str]] = {}
         self.cleanups: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object]]] = []
-        self.waiters: dict[str, Waiter] = {}
+        self.waiters: list[Waiter] = []
         self.ended: Unwinding | None = None
         self.cancelling: Cancelled | None = None
         self.concluding = False
@@ -264,7 +267,7 @@ class Run:
         self.unawaited: dict[str, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self.watching: dict[str, Watched] = {}
         self.watch_calls: dict[str, int] = {}
-        self.unchecked = set(journal.prints)
+        self.unchecked = dict.fromkeys(journal.prints, False)  # True while a branch compares it
         self.prints: list[rec.WatchTaken] = []
         self.lock = threading.Lock()
 
@@ -289,7 +292,7 @@ class Run:
     def unwind(self, outcome: Unwinding) -> None:
         """Take everything down that waits; the main line too, if it waits for something that will not come any more."""
         self.ended = self.ended or outcome
-        for waiter in list(self.waiters.values()):
+        for waiter in list(self.waiters):
             waiter.wake(outcome)
         root = self.root
         if root is not None:

@@ -198,7 +198,7 @@ def _acquire(engine: Engine, order: Order) -> Errand:
             raise stopped.error from stopped
         return Run(
             journal=journal, committer=engine.committer, clock=engine.clock, blocking=not order.agent.is_async,
-            resources=engine.resources, lease_s=engine.lease_s,
+            resources=engine.resources, lease_s=engine.lease_s, on_model_change=order.agent.on_model_change,
         )  # fmt: skip
 
 

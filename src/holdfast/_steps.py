@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 from . import _records as rec
 from ._asking import consult
 from ._commands import Commit, Hang, Invoke, Life, Pause, Settle, Turn
-from ._door import pass_the_door
+from ._door import model_changes, pass_the_door
 from ._doubt import Action, Attempt, Finished, Found, Move, Uncertain, ask_first, settle
 from ._failpoints import reach
 from ._ids import jitter
 from ._landing import Rules, landing
+from ._models import is_reply, read
 from ._replay import Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
 from ._replay import Hang as Hung
 from ._run import Body, Scope
@@ -136,6 +137,11 @@ class Call:
         except ValueError as error:
             return str(error)
         return ""
+
+    def asked_model(self) -> str:
+        """The model that the arguments name, if one of them is called `model`."""
+        given = self.spec.arguments.value_of("model", self.args, self.kwargs)
+        return given if isinstance(given, str) else ""
 
     def kept(self) -> tuple[bytes, str]:
         """The arguments as they are stored, and their digest."""
@@ -268,11 +274,12 @@ def _safe(call: Call, attempt: int) -> Life[Any]:
             raise
         run.long_steps.pop(call.step_id, None)
         reach("step.after_body")
+        _note_usage(call, body, result)
         try:
             value, result = codec.keep(result)
         except NotKept as error:
             raise (yield from _failed(call, body, error, attempt)) from None
-        yield Settle((_done(call, body, value, attempt),))
+        yield Settle(_with_changes(call, body, _done(call, body, value, attempt)))
         reach("step.after_outcome")
         return result
 
@@ -345,6 +352,7 @@ def _attempt(call: Call, number: int) -> Life[Move]:
     except Exception as error:  # noqa: BLE001 (an effect may raise anything)
         return (yield from _judged(call, body, error, number))
     reach("effect.after_body")
+    _note_usage(call, body, result)
     not_kept = ""
     value: bytes | None = None
     try:
@@ -352,7 +360,7 @@ def _attempt(call: Call, number: int) -> Life[Move]:
     except NotKept as error:
         not_kept = str(error)
     done = _done(call, body, value, number, not_kept=not_kept, shown=repr(result)[:SHOWN] if not_kept else "")
-    yield Settle((done,))
+    yield Settle(_with_changes(call, body, done))
     reach("effect.after_outcome")
     if not_kept:
         raise call.blamed(ResultNotKept(call.step_id, call.spec.name, done.shown, not_kept))
@@ -427,7 +435,7 @@ def _failed(call: Call, body: Body, error: Exception, attempt: int) -> Life[Base
         error=failure(error), attempt=attempt, started_us=call.started_at_us, usage=body.usage, called=call.home.count,
         **call.kept_arguments(),
     )  # fmt: skip
-    yield Turn((yield Commit([record])))
+    yield Turn((yield Commit(_with_changes(call, body, record))))
     return _raised_again(call, record)
 
 
@@ -462,6 +470,18 @@ def _done(call: Call, body: Body, value: bytes | None, attempt: int, *, not_kept
         step_id=call.step_id, name=spec.name, fingerprint=call.fingerprint, attempt=attempt, effect=spec.effect,
         started_us=call.started_at_us, value=value, usage=body.usage, not_kept=not_kept, shown=shown, args=args, args_sha=args_sha,
     )  # fmt: skip
+
+
+def _note_usage(call: Call, body: Body, result: object) -> None:
+    """What the reply of a known SDK tells of its model and tokens, where the body has not said it itself."""
+    if not body.usage and is_reply(result):
+        told = {**read(result), "asked": call.asked_model()}
+        body.usage.append({name: value for name, value in told.items() if value})
+
+
+def _with_changes(call: Call, body: Body, outcome: rec.StepDone | rec.StepFailed) -> tuple[rec.Record, ...]:
+    """An outcome behind what its models have changed: both are stored, or neither."""
+    return (*model_changes(call, body.usage), outcome) if body.usage else (outcome,)
 
 
 def _attempt_failed(call: Call, error: BaseException, attempt: int, *, landed: str, delay_s: float) -> rec.AttemptFailed:

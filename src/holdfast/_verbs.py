@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
 from ._clock import SystemClock, to_datetime
+from ._models import read as read_reply
 from ._prints import Thing
 from ._run import Body, Run, Scope
 from ._run import place as _place
@@ -167,16 +168,27 @@ def resource(kind: type[T]) -> T:
 
 
 def usage(
-    *, model: str = "", input_tokens: int = 0, output_tokens: int = 0, usd: float = 0.0, **more: Any
-) -> None:
-    """Add to the cost of the running step."""
+    response: object = None, /, *, model: str = "", asked: str = "", input_tokens: int = 0, output_tokens: int = 0, usd: float = 0.0,
+    **more: Any,
+) -> None:  # fmt: skip
+    """Add to the cost of the running step: from a model's reply, by keywords, or both; keywords count more.
+
+    `model` is the one that answered, `asked` the one that was asked for; without it, it is the step's own argument named `model`.
+    """
+    told = {} if response is None else read_reply(response)
+    if response is not None and not told:
+        remedy = "Give model=, input_tokens= and output_tokens= instead"
+        raise Misuse(f"hf.usage was given {type(response).__name__}, which has no .model and .usage of a model's reply. {remedy}")
     where = here()
     if not isinstance(where, Body):
         if _plain.get():
             return
         raise Misuse("hf.usage(...) belongs inside a step: it is recorded with the step's result")
-    entry = {"model": model, "input_tokens": input_tokens, "output_tokens": output_tokens, "usd": usd, **more}
-    where.usage.append({name: value for name, value in entry.items() if value})
+    given = {"model": model, "asked": asked, "input_tokens": input_tokens, "output_tokens": output_tokens, "usd": usd, **more}
+    entry = {**told, **{name: value for name, value in given.items() if value}}
+    if "model" in entry and "asked" not in entry and where.call.asked_model():
+        entry["asked"] = where.call.asked_model()
+    where.usage.append(entry)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 A watch has a name; watching the same name again renews it, so that an agent does not drift against its own edits. On replay the recorded
 prints are kept and nothing is looked at. At the live edge every print of an earlier life is compared with the thing as it is now: gone,
-changed and unreachable are told apart, and what follows is what `on_change` says.
+changed and unreachable are told apart, and what follows is what `on_change` says. No branch begins a new step meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from . import _records as rec
 from ._asking import consult, is_asked
-from ._commands import Commit, Invoke, Life
+from ._commands import Commit, Invoke, Life, Pause, WaitForPerson
 from ._prints import Print, Thing, difference, name_of, take
 from ._run import Body, Run
 from .errors import Drifted
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from ._steps import Call
 
 OnChange: TypeAlias = Literal["ask", "fail", "warn"] | Callable[[str, str, str], object]
+
+OTHERS_S = 0.01
+"""How often a branch looks whether another has compared what both rely on."""
 
 log = logging.getLogger("holdfast")
 
@@ -41,19 +44,47 @@ def begin(run: Run, thing: Thing, on_change: OnChange) -> None:
     index, run.watch_calls[name] = run.watch_calls.get(name, 0), run.watch_calls.get(name, 0) + 1
     if index >= run.journal.looks.get(name, 0):
         run.prints.append(rec.WatchTaken(step_id=name, found=dataclasses.asdict(take(thing))))
-        run.unchecked.discard(name)
+        run.unchecked.pop(name, None)
 
 
 def compare(call: Call) -> Life[None]:
-    """Compare what was watched in an earlier life, each thing once, before the first new step."""
+    """Compare what was watched in an earlier life, each thing once, before the first new step; whatever is refused stays so."""
     run = call.run
     for name in [name for name in run.unchecked if name in run.watching]:
-        run.unchecked.discard(name)
+        while not _takes(call, name):
+            yield WaitForPerson(f"watch:{name}") if _is_open(run, f"watch:{name}") else Pause(OTHERS_S)
+        if name in run.unchecked:
+            yield from _compared(call, name)
+
+
+def _takes(call: Call, name: str) -> bool:
+    """Whether this branch is the one that compares, or it has been done; a step that would stop the event loop does not wait for others."""
+    run = call.run
+    with run.lock:
+        if run.unchecked.get(name) and (run.blocking or call.spec.is_async):
+            return False
+        if name in run.unchecked:
+            run.unchecked[name] = True
+        return True
+
+
+def _is_open(run: Run, ask_id: str) -> bool:
+    asked = run.journal.asks.get(ask_id)
+    return asked is not None and asked.answer is None
+
+
+def _compared(call: Call, name: str) -> Life[None]:
+    run = call.run
+    try:
         watched, old = run.watching[name], Print(**run.journal.prints[name])
         new = take(watched.thing)
         what = difference(old, new)
         if what:
             yield from _drifted(call, watched, what, old=old, new=new)
+        run.unchecked.pop(name, None)
+    finally:
+        if name in run.unchecked:
+            run.unchecked[name] = False
 
 
 def _drifted(call: Call, watched: Watched, what: str, *, old: Print, new: Print) -> Life[None]:

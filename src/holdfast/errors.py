@@ -154,6 +154,21 @@ class Drifted(HoldfastError):
         )
 
 
+class ModelChanged(Drifted):
+    """Another model answers a step than before the run was interrupted."""
+
+    def __init__(self, run_id: str, name: str, old: str, new: str) -> None:
+        super().__init__(name, "changed", old, new)
+        self.run_id, self.args = run_id, (run_id, name, old, new)
+
+    def __str__(self) -> str:
+        return (
+            f"step {self.name!r} of run {self.run_id!r} has another model since the run was interrupted: "
+            f"it is {self.new}, it was {self.old}. Its answer is recorded; no new step was executed. "
+            f"Go on with it: holdfast resume {self.run_id} --accept; or close the run: holdfast cancel {self.run_id}"
+        )
+
+
 class NotKept(HoldfastError):
     """A value cannot be kept so that it comes back equal."""
 

@@ -11,6 +11,7 @@ from . import (
     LeaseLost,
     LostContext,
     Misuse,
+    ModelChanged,
     NestedStep,
     NoRun,
     NotKept,
@@ -51,9 +52,9 @@ from ._threads import first, gather, map
 from ._timeouts import timeout_blocking as timeout
 
 __all__ = [
-    "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "NestedStep",
-    "NoRun", "NotKept", "NotLanded", "Refused", "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunFailed",
-    "RunInterrupted", "RunWaiting", "StepFailed", "StoreError", "Unknown", "UnknownRun", "Verdict", "agent", "cleanup", "current",
-    "effect", "first", "gather", "key", "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step",
+    "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged",
+    "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused", "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict",
+    "RunFailed", "RunInterrupted", "RunWaiting", "StepFailed", "StoreError", "Unknown", "UnknownRun", "Verdict", "agent", "cleanup",
+    "current", "effect", "first", "gather", "key", "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step",
     "timeout", "usage", "verify", "watch",
 ]  # fmt: skip

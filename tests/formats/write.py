@@ -19,10 +19,19 @@ STORE = MemoryStore()
 SEEN: list[str] = []
 
 
+MODELS = ["m-1"]
+
+
 @hf.step
 async def remember(text: str) -> str:
     hf.usage(model="m", usd=0.25)
     return text
+
+
+@hf.step
+async def think(number: int) -> int:
+    hf.usage(model=MODELS[0], asked="m")
+    return number
 
 
 @hf.step
@@ -94,6 +103,14 @@ async def signing(path: str) -> str:
         return "refused"
 
 
+@hf.agent(name="thinking", on_model_change="fail")
+async def thinking() -> int:
+    await think(1)
+    if hf.current().attempt == 1:
+        raise Crash
+    return await think(2) + await think(3)
+
+
 @hf.agent(name="changing")
 async def changing() -> str:
     result = await remember("old" if not SEEN else "new")
@@ -120,6 +137,12 @@ def record() -> None:
         app.answer("old-signed", "approve:2", yes=False, by="ann", reason="not this one")
     SEEN.append("another price")
     play(STORE, signing, "a", run_id="old-signed")
+    for run_id in ("old-model-refused", "old-model-accepted"):
+        for MODELS[0] in ("m-1", "m-2"):
+            with suppress(BaseException):
+                play(STORE, thinking, run_id=run_id)
+    with hf.Holdfast(STORE) as app:
+        app.accept("old-model-accepted", by="ann", reason="as good")
     SEEN.clear()
     for _ in range(2):
         with suppress(BaseException):

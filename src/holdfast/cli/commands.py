@@ -86,20 +86,34 @@ def runs(
     return Exit.FINE
 
 
-@app.command(epilog=examples("holdfast show order-47", "holdfast show order-47 --at 12"))
+@app.command(epilog=examples("holdfast show order-47", "holdfast show order-47 --at 12", "holdfast show order-47 --drift"))
 def show(
     run: RunArgument,
     *,
     at: Annotated[str | None, typer.Option("--at", metavar="STEP", help="What the agent knew after this step.")] = None,
+    drift: Annotated[bool, typer.Option("--drift", help="Compare what the run relies on with what it is here and now.")] = False,
+    urls: Annotated[bool, typer.Option("--urls", help="With --drift: fetch the pages that the run watches, from this machine.")] = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> Exit:
     """Where a run stands, and what to do next.
 
     Who owns it and whether that process lives, the step it stands at, the last error, and what it waits for.
+
+    With --drift: the files, folders, variables and packages that the run watches are looked at again, here, as the run would when it
+    goes on; the run is not touched. Ends with code 6 where something is not what it was.
     """
+    if drift and at is not None:
+        raise UsageError("say only one of --at STEP and --drift")
+    if urls and not drift:
+        raise typer.BadParameter("it says how --drift behaves", param_hint="--urls")
     screen = Screen(store, as_json)
     with opened(store) as holdfast:
+        if drift:
+            things = holdfast.drift(run, urls=urls)
+            drifted = any(each.drifted for each in things)
+            screen.say(views.drift_page(run, things), store=holdfast.store.url, run_id=run, drifted=drifted, things=things)
+            return Exit.DRIFTED if drifted else Exit.FINE
         if at is None:
             view = holdfast.show(run)
             screen.say(views.run_page(view, screen.setting()), store=holdfast.store.url, run=view)

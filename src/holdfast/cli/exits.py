@@ -16,6 +16,7 @@ class Exit(IntEnum):
     WAITING = 3
     DAMAGED = 4
     STORE = 5
+    DRIFTED = 6
     INTERRUPTED = 130
 
 
@@ -26,6 +27,7 @@ MEANINGS = {
     Exit.WAITING: "the run waits for a person (resume --here)",
     Exit.DAMAGED: "damage was found",
     Exit.STORE: "the store cannot be used: missing, locked, foreign, newer or read-only",
+    Exit.DRIFTED: "something that the run relies on is not what it was (show --drift)",
     Exit.INTERRUPTED: "interrupted with Ctrl-C; a run that was executing can go on later",
 }
 

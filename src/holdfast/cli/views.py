@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from holdfast._checkpoints import STATES, Checkpoint
+from holdfast._checkpoints import Checkpoint
+from holdfast._drift import Comparison
 from holdfast._inspect import CheckpointView, Item, RunView, Summary, Verdict
 from holdfast._repair import Mending
 from holdfast.cli.page import Block, Cell, Column, Commands, Facts, Line, Page, Table
@@ -24,9 +25,9 @@ STATUS_STYLES = {
 STATE_STYLES = {
     "started": "green", "done": "", "in doubt": "yellow", "broken off": "yellow", "failed": "red", "attempt failed": "red",
     "run failed": "red", "run blocked": "magenta", "run waiting": "yellow", "doubt opened": "yellow", "run done": "green",
-    "asked": "yellow", "drifted": "yellow",
+    "asked": "yellow", "drifted": "yellow", "model changed": "yellow",
 }  # fmt: skip
-BESIDE_STEPS = frozenset(STATES.values())
+BESIDE_STEPS = frozenset({"asked", "answered", "watched", "drifted"})
 """States of lines that speak of a question or a thing, which is named in the note."""
 
 RUNS = (Column("run"), Column("agent", least=8), Column("status"), Column("changed"), Column("note", below=True))
@@ -36,6 +37,7 @@ HISTORY = (
 )  # fmt: skip
 HISTORY_INDENT = 10
 """Below the step, beside the time."""
+DRIFT = (Column("thing"), Column("what"), Column("was", below=True), Column("is", below=True))
 KNOWN = (Column("step"), Column("call", least=24), Column("state"), Column("result", below=True))
 
 NOTE_LIMIT = 150
@@ -122,6 +124,7 @@ def _run_facts(run: RunView, now_us: int) -> list[Fact]:
     facts += [("done", count(run.steps_done, "step")), ("taken up", f"{count(run.attempt, 'time')} by a process")]
     facts += [(_state_label(name), shortened(value, STATE_LIMIT)) for name, value in run.state.items()]
     facts += [("last error", run.last_error)] if run.last_error not in ("", run.note) else []
+    facts += [("model", change) for change in run.model_changes]
     facts += [("started", moment(run.created_us, now_us)), ("changed", moment(run.updated_us, now_us))]
     facts += [("tags", _tags(run.tags))] if run.tags else []
     facts += [("cost", f"${run.usd:,.4f}")] if run.usd else []
@@ -144,6 +147,17 @@ def _step_fact(step: Checkpoint, now_us: int) -> str:
     tries = f", try {step.attempt}" if step.attempt > 1 else ""
     settled = f", {step.note}" if step.state == "doubt settled" else ""
     return f"{step.step_id} {step.call}: {step.state}{settled}{tries}, {ago(step.at_us, now_us)}"
+
+
+def drift_page(run_id: str, things: Sequence[Comparison]) -> Page:
+    """What a run relies on, one line for each thing, and the sum."""
+    if not things:
+        return [Line(f"run {run_id} watches nothing")]
+    rows = [[Cell(each.name), Cell(each.what, "yellow" if each.drifted else ""), Cell(each.old), Cell(each.new)] for each in things]
+    drifted = sum(each.drifted for each in things)
+    unseen = sum(each.what == "not compared" for each in things)
+    said = f"{drifted} of {count(len(things), 'thing')} not as the run knew {'it' if drifted == 1 else 'them'}" if drifted else "no drift"
+    return [Table(DRIFT, rows), GAP, Line(f"{said}{f'; {unseen} not compared' if unseen else ''}", "bold")]
 
 
 def history_page(lines: Sequence[Checkpoint]) -> Page:

@@ -54,6 +54,14 @@ class Arguments:
         given = dict(zip(self._positional, args, strict=False))
         return given if self._tells_all else self._told(given)
 
+    def value_of(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        """What a parameter is in a call, ignored or not: as given, else its default, else None."""
+        if name in kwargs:
+            return kwargs[name]
+        if name in self._positional and self._names.index(name) < len(args):
+            return args[self._names.index(name)]
+        return next((default for known, default in self._defaults if known == name), None)
+
     def _bound_by_name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, object]:
         given = {**dict(zip(self._positional, args, strict=False)), **kwargs}
         ordered: dict[str, object] = {name: given[name] for name in self._names if name in given}
