@@ -1,7 +1,8 @@
 """What is looked at before a new step begins: whether the run may go on at all.
 
 What the journal says was cancelled before it had an outcome must not begin; nor a blocking step whose time is over. Before the first
-new step of a resumed run, what it relies on is compared with what it was.
+new step of a resumed run, what it relies on is compared with what it was. Where the run is to be undone, nothing new begins: the call waits
+until every other line of execution has come to its live edge too, so that all that was done is known, and then the code is unwound.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from . import _records as rec
-from ._commands import Commit, Hang, Life, Pause, Turn
+from ._commands import Commit, Hang, Life, Pause, Turn, WaitForPerson
 from ._watch import compare
+from .errors import Cancelled
 
 if TYPE_CHECKING:
     from ._steps import Call
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
 
 def pass_the_door(call: Call) -> Life[None]:
     """Go on only if nothing stands against a new step."""
+    asked = call.run.undo.asked
+    if asked is not None and not call.run.concluding:
+        if not call.run.blocking and not call.spec.is_async:
+            raise Cancelled(asked.by, asked.reason)  # waiting here would stop the event loop, and with it the other lines
+        yield WaitForPerson(f"edge:{call.step_id}")
     if call.run.unchecked:
         yield from compare(call)
     if call.run.blocking:

@@ -117,7 +117,7 @@ class Scope(Place):
     def guarded(self) -> bool:
         """Whether anything around this code could keep a step from beginning."""
         run = self.run
-        return bool(self.parent is not None or self.blocks or self.doomed or self.lost or run.unchecked or run.cancelling)
+        return bool(self.parent is not None or self.blocks or self.doomed or self.lost or run.unchecked or run.cancelling or run.undo.asked)
 
     def to_be_cancelled(self) -> bool:
         """Whether the journal holds the cancellation of this scope: what has no outcome by then never had one."""
@@ -221,6 +221,16 @@ def _resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
+class Undoing:
+    """What it takes to undo a run: who asked for it, and the calls that can be undone, in the order in which the code made them."""
+
+    __slots__ = ("asked", "calls")
+
+    def __init__(self, asked: rec.RunUndoing | None) -> None:
+        self.asked = asked
+        self.calls: dict[str, Call] = {}
+
+
 class Run:
     """One run, while this process executes it."""
 
@@ -252,6 +262,7 @@ class Run:
         self.waiters: dict[str, Waiter] = {}
         self.ended: Unwinding | None = None
         self.cancelling: Cancelled | None = None
+        self.undo = Undoing(journal.undoing)
         self.concluding = False
         self.heard: set[int] = set()
         self.taking: list[int] = []

@@ -23,6 +23,7 @@ from ._ending import Raised, Returned, concluded
 from ._failpoints import reach
 from ._journal import Journal, args_digest
 from ._lease import Keeper, Observer, deliver
+from ._replay import UNDO
 from ._run import Run, Scope, active, place
 from ._steps import shown_call
 from .codec.fingerprint import fingerprint
@@ -227,9 +228,10 @@ def silent(engine: Engine, head: Head) -> bool:
 
 
 def escaped(journal: Journal) -> list[str]:
-    """The steps whose failures ended the run: whoever goes on with it goes behind them."""
+    """The steps whose failures ended the run: whoever goes on with it goes behind them; whoever undoes it takes the path that was taken."""
     verdict, stopped = journal.verdict, journal.head.status in ("failed", "blocked")
-    return list(verdict.escaped) if stopped and isinstance(verdict, rec.RunFailed | rec.RunRepaired) else []
+    found = verdict.escaped if stopped and isinstance(verdict, rec.RunFailed | rec.RunRepaired) else []
+    return [step_id for step_id in found if journal.undoing is None or step_id.startswith(UNDO)]
 
 
 def _started(engine: Engine, order: Order) -> rec.RunStarted:

@@ -15,7 +15,7 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.screen import Screen, complain
 from holdfast.cli.views import run_page
 from holdfast.cli.wording import lines_of
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, RunCancelled
 
 OURS = str(Path(__file__).parent.parent)
 
@@ -31,13 +31,17 @@ def order_from(holdfast: Holdfast, run_id: str, file: Path, *, wait: bool) -> Or
 
 def go_on(holdfast: Holdfast, order: Order, screen: Screen) -> Exit:
     """Execute the order, and tell how the run stands then. An error that ended the run is its agent's, any other is ours."""
+    undoing = bool(holdfast.show(order.run_id).undoing)
     try:
         with screen.to_itself():
             holdfast.carry_out(order)
+    except RunCancelled:
+        if not undoing:
+            raise
     except HoldfastError:
         raise
     except Exception as error:
-        if holdfast.show(order.run_id).status != "failed":
+        if holdfast.show(order.run_id).status not in ("failed", "cancelled"):
             raise
         return _failed(error, order, screen)
     view = holdfast.show(order.run_id)
