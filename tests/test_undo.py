@@ -1,9 +1,8 @@
-"""Undoing a run (`_undo`): what its effects did is taken back, newest first, by whoever has its code; it stops at a doubt."""
+"""Undoing a run (`_undo`): what its effects did is taken back, newest first, by whoever has its code."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,81 +11,30 @@ import pytest
 
 import holdfast as hf
 import holdfast.sync
-from crashing import FailingStore, dies_at, lines, loaded, play, status
-from holdfast.errors import Refusal, StoreError, UndoFailed
+from agents_for_tests.refunds import (
+    BROKEN,
+    DONE,
+    cancel,
+    closed,
+    failed_run,
+    keeping,
+    look,
+    mail,
+    pay,
+    pay_blocking,
+    refund,
+    resolve,
+    start_afresh,
+    undone,
+)  # fmt: skip
+from crashing import dies_at, lines, loaded, play, status
+from holdfast.errors import Refusal, StoreError
 from holdfast.stores.memory import MemoryStore
-
-DONE: list[str] = []
-"""What was really done, in order."""
-BROKEN: set[str] = set()
-"""What fails for now."""
 
 
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
-    DONE.clear()
-    BROKEN.clear()
-
-
-async def refund(receipt: str, what: str, cents: int = 5) -> None:
-    if what in BROKEN:
-        raise ConnectionRefusedError(f"no bank for {what}")
-    if f"{what}?" in BROKEN:
-        raise TimeoutError("no answer")
-    DONE.append(f"refund {receipt} {what} {cents}")
-
-
-@hf.effect(in_doubt="ask", undo=refund)
-async def pay(what: str, cents: int = 5) -> str:
-    if what in BROKEN:
-        raise TimeoutError("no answer")
-    DONE.append(f"pay {what}")
-    return f"r-{what}"
-
-
-@hf.effect(in_doubt="ask")
-async def mail(text: str) -> None:
-    DONE.append(f"mail {text}")
-
-
-@hf.step
-async def look(what: str) -> str:
-    if what in BROKEN:
-        raise ValueError(f"cannot see {what}")
-    DONE.append(f"look {what}")
-    return what
-
-
-def refund_blocking(receipt: str, what: str) -> None:
-    DONE.append(f"refund {receipt} {what}")
-
-
-@hf.effect(in_doubt="ask", undo=refund_blocking)
-def pay_blocking(what: str) -> str:
-    DONE.append(f"pay {what}")
-    return f"r-{what}"
-
-
-def undone() -> list[str]:
-    return [line.split()[2] for line in DONE if line.startswith("refund")]
-
-
-def cancel(store: MemoryStore, **more: Any) -> str:
-    with hf.Holdfast(store) as app:
-        return app.cancel("r", undo=True, by="ann", **more)
-
-
-def resolve(store: MemoryStore, step_id: str, **verdict: Any) -> None:
-    with hf.Holdfast(store) as app:
-        app.resolve("r", step_id, by="ann", **verdict)
-
-
-def closed(store: MemoryStore, agent: Callable[..., Any]) -> str:
-    """Play a run that is to be undone; the reason with which it is closed."""
-    with pytest.raises(hf.RunCancelled) as caught:
-        play(store, agent)
-    assert status(store) == "cancelled"
-    return caught.value.reason
+    start_afresh()
 
 
 # --- when an agent fails --------------------------------------------------------------------------------------------
@@ -144,22 +92,6 @@ def test_an_undo_has_an_intent_an_outcome_and_a_key_of_its_own() -> None:
         play(store, agent)
     assert lines(store)[-4:] == ["run.undoing", "step.started undo:1", "step.done undo:1", "run.cancelled"]
     assert len(set(keys)) == len(keys) == 2
-
-
-@hf.agent
-async def keeping() -> str:
-    await pay("a")
-    await pay("b")
-    return await look("c")
-
-
-def failed_run() -> MemoryStore:
-    store = MemoryStore()
-    BROKEN.add("c")
-    with pytest.raises(ValueError):
-        play(store, keeping)
-    assert (status(store), undone()) == ("failed", [])
-    return store
 
 
 def test_without_a_word_a_failure_undoes_nothing_and_the_run_goes_on() -> None:
@@ -348,7 +280,7 @@ def test_an_effect_that_the_cancellation_breaks_off_is_a_doubt() -> None:
     store, begun = MemoryStore(), threading.Event()
 
     @hf.effect(in_doubt="ask", undo=refund)
-    async def slow(what: str) -> str:
+    async def slow(what: str, cents: int = 5) -> str:
         begun.set()
         await asyncio.sleep(30)
         return what
@@ -399,418 +331,6 @@ def test_a_letter_that_nobody_has_read_is_obeyed_by_the_next_owner_once_it_knows
     assert closed(store, keeping) == "2 effects undone"
     assert "run.undoing" in lines(store)
     assert store.letters(["r"]) == []
-
-
-# --- doubts ---------------------------------------------------------------------------------------------------------
-
-
-@hf.agent
-async def doubtful() -> None:
-    await pay("a")
-    await hf.gather(pay("b"), pay("c"), errors="return")
-    await pay("d")
-
-
-def in_doubt_at_b() -> MemoryStore:
-    store = MemoryStore()
-    BROKEN.add("b")
-    with pytest.raises(hf.RunWaiting):
-        play(store, doubtful)
-    assert DONE == ["pay a", "pay c"]
-    BROKEN.clear()
-    cancel(store)
-    with pytest.raises(hf.RunWaiting, match=r"did pay\(what=\"b\"\) at step 2 happen"):
-        play(store, doubtful)
-    assert (status(store), undone()) == ("waiting", ["c"])
-    return store
-
-
-def test_it_stops_at_a_doubt_and_undoes_what_landed() -> None:
-    store = in_doubt_at_b()
-    with hf.Holdfast(store) as app:
-        assert [(item.kind, item.step_id) for item in app.inbox()] == [("doubt", "2")]
-    resolve(store, "2", landed="found")
-    assert closed(store, doubtful) == "3 effects undone"
-    assert DONE[2:] == ["refund r-c c 5", "refund found b 5", "refund r-a a 5"]
-
-
-def test_what_did_not_land_is_passed_over() -> None:
-    store = in_doubt_at_b()
-    resolve(store, "2", not_landed=True)
-    assert closed(store, doubtful) == "2 effects undone"
-    assert undone() == ["c", "a"]
-
-
-def test_a_result_that_does_not_fit_is_put_before_the_person_again() -> None:
-    store = in_doubt_at_b()
-    resolve(store, "2", landed=5)
-    with pytest.raises(hf.RunWaiting, match="does not fit"):
-        play(store, doubtful)
-    resolve(store, "2", landed="r-b")
-    closed(store, doubtful)
-    assert undone() == ["c", "b", "a"]
-
-
-def test_an_undo_in_doubt_waits_for_a_person_and_is_not_repeated_unasked() -> None:
-    store = failed_run()
-    cancel(store)
-    BROKEN.add("b?")
-    for _ in range(2):
-        with pytest.raises(hf.RunWaiting, match=r"did refund\(receipt=\"r-b\", what=\"b\"\) at step undo:2 happen"):
-            play(store, keeping)
-    assert undone() == []
-    resolve(store, "undo:2", landed=None)
-    assert closed(store, keeping) == "2 effects undone"
-    assert undone() == ["a"]
-
-
-def test_an_undo_that_did_not_happen_is_run() -> None:
-    store = failed_run()
-    cancel(store)
-    BROKEN.add("b?")
-    with pytest.raises(hf.RunWaiting):
-        play(store, keeping)
-    BROKEN.discard("b?")
-    resolve(store, "undo:2", not_landed=True)
-    closed(store, keeping)
-    assert undone() == ["b", "a"]
-
-
-@pytest.mark.parametrize("verdict", [{"landed": None}, {"not_landed": True}])
-def test_an_undo_that_gives_up_in_doubt_waits_for_a_person_too(verdict: dict[str, Any]) -> None:
-    tried: list[str] = []
-
-    @hf.effect(in_doubt="fail")
-    async def unsend(sent: str, text: str) -> None:
-        tried.append(text)
-        if len(tried) == 1:
-            raise TimeoutError
-
-    @hf.effect(in_doubt="ask", undo=unsend)
-    async def send(text: str) -> str:
-        return text
-
-    @hf.agent(on_failure="undo")
-    async def agent() -> None:
-        await send("hello")
-        raise ValueError
-
-    store = MemoryStore()
-    for _ in range(2):
-        with pytest.raises(hf.RunWaiting, match="unsend"):
-            play(store, agent)
-    resolve(store, "undo:1", **verdict)
-    with pytest.raises(ValueError):
-        play(store, agent)
-    assert (status(store), len(tried)) == ("cancelled", 1 + ("not_landed" in verdict))
-
-
-def test_a_time_out_that_breaks_off_an_effect_leaves_a_doubt_at_its_place() -> None:
-    @hf.effect(in_doubt="ask", undo=refund)
-    async def slow(what: str) -> str:
-        await asyncio.sleep(30)
-        return what
-
-    @hf.agent(on_failure="undo")
-    async def agent() -> None:
-        await pay("a")
-        try:
-            async with hf.timeout(0.02):
-                await slow("b")
-        except TimeoutError:
-            await pay("c")
-        raise ValueError
-
-    store = MemoryStore()
-    with pytest.raises(hf.RunWaiting, match="slow"):
-        play(store, agent)
-    assert undone() == ["c"]
-    resolve(store, "3", landed="r-b")
-    with pytest.raises(ValueError):
-        play(store, agent)
-    assert undone() == ["c", "b", "a"]
-
-
-def test_a_doubt_without_an_undo_does_not_stop_it_and_stays_in_the_inbox() -> None:
-    @hf.effect(in_doubt="fail")
-    async def wire() -> None:
-        raise TimeoutError
-
-    @hf.agent(on_failure="undo")
-    async def agent() -> None:
-        await pay("a")
-        await wire()
-
-    store = MemoryStore()
-    with pytest.raises(hf.InDoubt):
-        play(store, agent)
-    assert (status(store), undone()) == ("cancelled", ["a"])
-    with hf.Holdfast(store) as app:
-        assert [item.step_id for item in app.inbox()] == ["2"]
-
-
-# --- what fails -----------------------------------------------------------------------------------------------------
-
-
-def test_an_undo_that_fails_leaves_the_run_failed_and_a_resume_goes_on_from_there() -> None:
-    store = failed_run()
-    BROKEN.clear()
-    cancel(store)
-    BROKEN.add("a")
-    with pytest.raises(UndoFailed, match=r"effect 'pay' \(step 1\) of run 'r' could not be undone: refund failed with Conn") as caught:
-        play(store, keeping)
-    assert "holdfast resume r --here APP.py" in str(caught.value)
-    assert (status(store), undone()) == ("failed", ["b"])
-    assert loaded(store)[0].note.startswith("UndoFailed: effect 'pay' (step 1) of run 'r' could not be undone")
-    BROKEN.clear()
-    assert closed(store, keeping) == "2 effects undone"
-    assert undone() == ["b", "a"]
-
-
-def test_an_undo_is_tried_again_as_it_says() -> None:
-    tried: list[int] = []
-
-    @hf.effect(in_doubt="ask", retry=hf.Retry(attempts=3, base=0))
-    async def unsend(sent: None) -> None:
-        tried.append(1)
-        if len(tried) < 3:
-            raise ConnectionRefusedError
-
-    @hf.effect(in_doubt="ask", undo=unsend)
-    async def send() -> None:
-        pass
-
-    @hf.agent(on_failure="undo")
-    async def agent() -> None:
-        await send()
-        raise ValueError
-
-    store = MemoryStore()
-    with pytest.raises(ValueError):
-        play(store, agent)
-    assert (status(store), len(tried)) == ("cancelled", 3)
-
-
-def test_an_effect_whose_result_was_not_kept_is_undone_once_somebody_says_what_it_was() -> None:
-    keepable = [False]
-
-    @hf.effect(in_doubt="ask", undo=lambda result: DONE.append(f"unmade {result}"))
-    async def make() -> Any:
-        return {1} if not keepable[0] else 1
-
-    @hf.agent(on_failure="undo")
-    async def agent() -> None:
-        await pay("a")
-        await make()
-
-    store = MemoryStore()
-    with pytest.raises(UndoFailed, match="Say what it was: holdfast resolve r 2 --landed JSON"):
-        play(store, agent)
-    assert undone() == []
-    resolve(store, "2", landed="it")
-    closed(store, agent)
-    assert DONE[1:] == ["unmade it", "refund r-a a 5"]
-
-
-def test_what_an_undo_returns_need_not_be_kept() -> None:
-    @hf.effect(in_doubt="ask", undo=lambda result: DONE.append("unmade") or {DONE[-1]})
-    async def make() -> int:
-        return 1
-
-    @hf.agent(on_failure="undo")
-    async def agent() -> None:
-        await make()
-        raise ValueError
-
-    store = MemoryStore()
-    with pytest.raises(ValueError):
-        play(store, agent)
-    assert (status(store), DONE) == ("cancelled", ["unmade"])
-
-
-# --- code that changed ----------------------------------------------------------------------------------------------
-
-
-@hf.agent(name="keeping")
-async def changed() -> str:
-    await pay("a")
-    await look("else")
-    return await look("c")
-
-
-def test_code_that_does_not_call_what_was_done_undoes_nothing() -> None:
-    store = failed_run()
-    cancel(store)
-    with pytest.raises(hf.ReplayMismatch):
-        play(store, changed)
-    assert (status(store), undone()) == ("blocked", [])
-    closed(store, keeping)
-    assert undone() == ["b", "a"]
-
-
-@hf.agent(name="keeping")
-async def shorter() -> str:
-    await pay("a")
-    return "early"
-
-
-def test_code_that_ends_before_what_was_done_undoes_nothing() -> None:
-    store = failed_run()
-    cancel(store)
-    with pytest.raises(hf.ReplayMismatch, match="ends without calling it"):
-        play(store, shorter)
-    assert (status(store), undone()) == ("blocked", [])
-
-
-def test_what_accepted_code_does_not_call_any_more_is_named_as_not_undone(caplog: pytest.LogCaptureFixture) -> None:
-    store = failed_run()
-    cancel(store)
-    with pytest.raises(hf.ReplayMismatch):
-        play(store, changed)
-    with hf.Holdfast(store) as app:
-        app.accept("r", by="ann")
-    with caplog.at_level(logging.WARNING, "holdfast"):
-        assert closed(store, changed) == "1 effect undone; made before the code changed, and not undone: pay (step 2)"
-    assert "not undone: pay (step 2)" in caplog.text
-    assert undone() == ["a"]
-
-
-# --- branches -------------------------------------------------------------------------------------------------------
-
-
-async def later(what: str) -> str:
-    await look(what)
-    return await pay(what)
-
-
-def test_branches_are_undone_in_the_order_of_their_outcomes() -> None:
-    @hf.agent(on_failure="undo")
-    async def agent() -> None:
-        await hf.gather(later("slow"), pay("quick"), later("slower"))
-        raise ValueError
-
-    store = dies_at("run.undoing")
-    with pytest.raises(StoreError):
-        play(store, agent)
-    store.mend()
-    paid = [line.split()[1] for line in DONE if line.startswith("pay")]
-    assert paid[0] == "quick"
-    with pytest.raises(ValueError):
-        play(store, agent)
-    assert undone() == paid[::-1]
-
-
-def test_every_branch_is_replayed_to_its_edge_before_anything_is_undone() -> None:
-    @hf.agent
-    async def agent() -> None:
-        await hf.gather(pay("a"), later("b"))
-        await hf.first(later("c"), later("d"))
-
-    store = dies_at("step.started", "3.1.2")
-    with pytest.raises(StoreError):
-        play(store, agent)
-    store.mend()
-    cancel(store)
-    closed(store, agent)
-    assert sorted(undone()) == sorted(line.split()[1] for line in DONE if line.startswith("pay"))
-
-
-def test_threads_are_replayed_to_their_ends_too() -> None:
-    @hf.step
-    def peek(what: str) -> None:
-        if what in BROKEN:
-            raise ValueError(what)
-
-    def branch(what: str) -> str:
-        peek(what)
-        return pay_blocking(what)
-
-    @hf.agent
-    def agent() -> None:
-        holdfast.sync.gather(lambda: branch("a"), lambda: branch("b"), lambda: branch("c"))
-
-    store = MemoryStore()
-    BROKEN.add("b")
-    with pytest.raises(ValueError):
-        play(store, agent)
-    paid = [line.split()[1] for line in DONE]
-    assert sorted(paid) == ["a", "c"]
-    cancel(store)
-    assert closed(store, agent) == "2 effects undone"
-    assert sorted(undone()) == ["a", "c"]
-
-
-def test_a_def_effect_of_an_async_agent_at_the_live_edge_does_not_cut_the_others_short() -> None:
-    """On replay its branch comes to the edge before the other one has been given what it had recorded."""
-    live, paid = [True], asyncio.Event()
-
-    @hf.effect(in_doubt="ask", undo=refund_blocking)
-    def doubtful_blocking(what: str) -> str:
-        raise TimeoutError
-
-    async def blocking() -> str:
-        await look("x")
-        if live:
-            await paid.wait()
-        return doubtful_blocking("a")
-
-    async def quick() -> None:
-        await later("b")
-        paid.set()
-
-    @hf.agent
-    async def agent() -> None:
-        await hf.gather(blocking(), quick())
-
-    store = MemoryStore()
-    with pytest.raises(hf.RunWaiting):
-        play(store, agent)
-    live.clear()
-    cancel(store)
-    resolve(store, "1.1.2", not_landed=True)
-    assert closed(store, agent) == "1 effect undone"
-    assert undone() == ["b"]
-
-
-def test_the_loser_of_a_race_is_undone_where_it_had_done_something() -> None:
-    @hf.agent(on_failure="undo")
-    async def agent() -> None:
-        await hf.first(pay_then_wait("a"), later("b"))
-        raise ValueError
-
-    async def pay_then_wait(what: str) -> str:
-        result = await pay(what)
-        await asyncio.sleep(30)
-        return result
-
-    store = dies_at("step.started", "undo:1.2.2")
-    with pytest.raises(StoreError):
-        play(store, agent)
-    store.mend()
-    with pytest.raises(ValueError):
-        play(store, agent)
-    assert undone() == ["b", "a"]
-
-
-def test_an_effect_of_a_task_that_nobody_waits_for_is_waited_for_and_undone() -> None:
-    tasks: set[asyncio.Task[str]] = set()
-
-    @hf.effect(in_doubt="ask", undo=refund, call_id=lambda what: what)
-    async def slow(what: str) -> str:
-        await asyncio.sleep(0.02)
-        DONE.append(f"pay {what}")
-        return f"r-{what}"
-
-    @hf.agent(on_failure="undo")
-    async def agent() -> None:
-        tasks.add(asyncio.create_task(slow("stray")))
-        await pay("a")
-        raise ValueError
-
-    store = FailingStore()
-    with pytest.raises(ValueError):
-        play(store, agent)
-    assert DONE == ["pay a", "pay stray", "refund r-stray stray 5", "refund r-a a 5"]
 
 
 # --- declaring ------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ is broken on purpose must find it out.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from holdfast._commands import Commit, Invoke, Life
 from holdfast._run import Body, Run
 from holdfast._steps import Call
 from holdfast.errors import StoreError
+from holdfast.store import Row
 
 PLAYS = 12
 """A run that is not closed after so many plays never will be."""
@@ -31,11 +33,12 @@ class Bank:
     def __init__(self, in_doubt: Any = "ask") -> None:
         self.ledger: list[tuple[str, int, str]] = []
 
-        @hf.effect(in_doubt=in_doubt)
-        def refund(receipt: str, n: int) -> str:
+        def refunded(receipt: str, n: int) -> str:
             assert receipt == f"receipt {n}"
             self.did("refund", n)
             return f"refund {n}"
+
+        refund: Callable[[str, int], str] = hf.effect(in_doubt=in_doubt, name="refund")(refunded)
 
         @hf.effect(in_doubt="ask", undo=refund)
         def pay_blocking(n: int) -> str:
@@ -96,10 +99,14 @@ def until_closed(store: FailingStore, bank: Bank, agent: Callable[[], Any]) -> N
     assert status(store) == "cancelled"
 
 
+def is_at(seq: int, row: Row) -> bool:
+    return row.seq == seq
+
+
 def kept_alive(colour: str, seq: int, *, written: bool, in_doubt: Any = "ask") -> Bank:
     """A run whose store is lost when this record is to be written, or has been; then it goes on."""
     bank = Bank(in_doubt)
-    store = FailingStore(lambda row: row.seq == seq, written=written)
+    store = FailingStore(partial(is_at, seq), written=written)
     until_closed(store, bank, bank.agents[colour])
     return bank
 
@@ -141,7 +148,7 @@ def test_a_probe_settles_what_is_in_doubt_without_a_person() -> None:
 
     for seq in range(8, 16):
         for written in (False, True):
-            bank, store = Probed(), FailingStore(lambda row, seq=seq: row.seq == seq, written=written)
+            bank, store = Probed(), FailingStore(partial(is_at, seq), written=written)
             until_closed(store, bank, bank.agents["async"])
             assert bank.wrong() == [], (seq, written)
             assert not any(record.kind == "run.waiting" for record in records(store))

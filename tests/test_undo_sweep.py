@@ -18,7 +18,6 @@ import pytest
 from holdfast import Holdfast
 from holdfast._failpoints import NAMES
 
-AGENT = Path(__file__).parent / "agents_for_tests" / "undo_agent.py"
 RUN_ID, NEEDS_A_PERSON, KILLED = "sweep", 75, -signal.SIGKILL
 RESTARTS = 8
 MOST = 40
@@ -32,7 +31,8 @@ class Server:
     """A process that forks a child for each order, so that a start costs no import."""
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen([sys.executable, AGENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command = [sys.executable, "-m", "agents_for_tests.undo_agent"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
 
     def run(self, folder: Path, **order: object) -> int:
         assert self.process.stdin is not None
@@ -67,6 +67,7 @@ def answer(folder: Path) -> None:
 
 def finished(server: Server, folder: Path, variant: str, broken: str) -> list[str]:
     """Start it again until it is closed; what is wrong then."""
+    code = NEEDS_A_PERSON
     for _ in range(RESTARTS):
         code = server.run(folder, variant=variant, broken=broken)
         if code != NEEDS_A_PERSON:

@@ -5,9 +5,8 @@ Exit status: 0 the run is closed; 75 a person must settle a doubt; anything else
 
 from __future__ import annotations
 
-import sweep_agent
-
 import holdfast as hf
+from agents_for_tests import sweep_agent
 from holdfast import _undo
 
 PAID = ("a", "b", "c")
@@ -42,7 +41,7 @@ def buy_def() -> None:
     raise ValueError("out of stock")
 
 
-def run_once(variant: str, store: str) -> int:
+def run_once(variant: str, store: str = "") -> int:
     try:
         hf.run({"async": buy, "def": buy_def}[variant], run_id=sweep_agent.RUN_ID, store=store, wait=False)
     except hf.RunWaiting:
@@ -59,6 +58,6 @@ def break_order() -> None:
 
 
 if __name__ == "__main__":
-    sweep_agent.run_once = run_once  # type: ignore[assignment]
+    sweep_agent.run_once = run_once
     sweep_agent.BREAKS["order"] = break_order
     sweep_agent.serve()
