@@ -177,7 +177,7 @@ def cancel(
         with screen.to_itself():
             order = order_from(holdfast, run, here, wait=True)
         holdfast.cancel(run, undo=True, by=by, reason=reason)
-        return go_on(holdfast, order, screen)
+        return go_on(holdfast, order, screen, undo=True)
 
 
 @app.command(epilog=examples("holdfast answer order-47/approve:7 yes", "holdfast answer order-47/approve:7 no --reason 'too much'"))

@@ -29,9 +29,12 @@ def order_from(holdfast: Holdfast, run_id: str, file: Path, *, wait: bool) -> Or
     return order
 
 
-def go_on(holdfast: Holdfast, order: Order, screen: Screen) -> Exit:
-    """Execute the order, and tell how the run stands then. An error that ended the run is its agent's, any other is ours."""
-    undoing = bool(holdfast.show(order.run_id).undoing)
+def go_on(holdfast: Holdfast, order: Order, screen: Screen, *, undo: bool = False) -> Exit:
+    """Execute the order, and tell how the run stands then. An error that ended the run is its agent's, any other is ours.
+
+    A run that is undone ends as cancelled: then that is what was wanted.
+    """
+    undoing = undo or bool(holdfast.show(order.run_id).undoing)
     try:
         with screen.to_itself():
             holdfast.carry_out(order)
