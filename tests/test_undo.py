@@ -48,6 +48,27 @@ async def failing() -> None:
     raise ValueError("out of stock")
 
 
+def test_the_defaults_of_the_effect_count_and_names_may_differ() -> None:
+    def unmake(made: int, thing: str, amount: int = 99, *, colour: str = "grey") -> None:
+        DONE.append(f"unmade {made} {amount} {colour} {thing}")
+
+    def made(what: str, count: int = 3, *, colour: str = "red") -> int:
+        return count
+
+    effect: Any = hf.effect  # the type checker wants the same names
+    make = effect(in_doubt="ask", undo=unmake)(made)
+
+    @hf.agent(on_failure="undo")
+    def agent() -> None:
+        make("chair")
+        make(count=4, what="table", colour="blue")
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        play(MemoryStore(), agent)
+    assert DONE == ["unmade 4 4 blue table", "unmade 3 3 red chair"]
+
+
 @hf.agent(on_failure="undo")
 def failing_blocking() -> None:
     pay_blocking("a")
@@ -192,6 +213,52 @@ def test_a_question_of_a_step_is_no_matter_any_more() -> None:
         assert app.inbox() == []
     assert closed(store, agent) == "1 effect undone"
     assert DONE == ["pay a", "refund r-a a 5"]
+
+
+def test_a_run_that_had_returned_and_only_waits_is_undone_too() -> None:
+    @hf.effect(in_doubt="fail")
+    async def wire() -> None:
+        raise TimeoutError
+
+    @hf.agent
+    async def agent() -> str:
+        await pay("a")
+        try:
+            await wire()
+        except hf.InDoubt:
+            return "never mind"
+        return "wired"
+
+    store = MemoryStore()
+    with pytest.raises(hf.RunWaiting):
+        play(store, agent)
+    cancel(store)
+    assert closed(store, agent) == "1 effect undone"
+
+
+def test_a_handle_cancels_with_undo() -> None:
+    begun = asyncio.Event()
+
+    @hf.step
+    async def long() -> None:
+        begun.set()
+        await asyncio.sleep(30)
+
+    @hf.agent
+    async def agent() -> None:
+        await pay("a")
+        await long()
+
+    async def main() -> None:
+        with hf.Holdfast(MemoryStore()) as app:
+            handle = await app.start(agent)
+            await begun.wait()
+            handle.cancel(undo=True)
+            with pytest.raises(hf.RunCancelled, match="1 effect undone"):
+                await handle.result(timeout=10)
+
+    asyncio.run(main())
+    assert undone() == ["a"]
 
 
 def test_who_is_closed_or_undone_already_is_not_undone_again() -> None:

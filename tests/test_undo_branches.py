@@ -94,6 +94,32 @@ def test_threads_are_replayed_to_their_ends_too() -> None:
     assert sorted(undone()) == ["a", "c"]
 
 
+def test_a_branch_that_waits_for_another_does_not_hold_it_up() -> None:
+    """On replay the event is never set: whoever would set it is at its live edge."""
+
+    @hf.agent
+    async def agent() -> None:
+        event = asyncio.Event()
+        await hf.gather(waiting(event), setting(event))
+
+    async def waiting(event: asyncio.Event) -> None:
+        await pay("a")
+        await event.wait()
+
+    async def setting(event: asyncio.Event) -> None:
+        await pay("b")
+        await look("c")
+        event.set()
+
+    store = dies_at("step.done", "1.2.2")
+    with pytest.raises(StoreError):
+        play(store, agent)
+    store.mend()
+    cancel(store)
+    assert closed(store, agent) == "2 effects undone"
+    assert undone() == ["b", "a"]
+
+
 def test_a_thread_at_its_live_edge_does_not_cut_the_others_short() -> None:
     live, paid = [True], threading.Event()
 

@@ -60,7 +60,13 @@ class Bank:
                 await pay(n)
             raise ValueError("out of stock")
 
-        self.agents: dict[str, Callable[[], Any]] = {"async": buy, "def": buy_blocking}
+        @hf.agent(name="keep")
+        async def keep() -> None:
+            await pay(1)
+            await hf.gather(pay(2), pay(3))
+            raise ValueError("out of stock")
+
+        self.agents: dict[str, Callable[[], Any]] = {"async": buy, "def": buy_blocking, "keep": keep}
 
     def did(self, what: str, n: int) -> str:
         self.ledger.append((what, n, hf.key()))
@@ -132,6 +138,28 @@ def swept(colour: str, last: int) -> list[str]:
 def test_a_store_lost_at_any_record_leaves_each_effect_undone_once_newest_first(colour: str) -> None:
     assert all_records(colour) == 15  # started, 3 x (intent, outcome), undoing, 3 x (intent, outcome), cancelled
     assert swept(colour, last=15) == []
+
+
+def asked_to_undo() -> tuple[Bank, FailingStore]:
+    """A run that failed, and that somebody wants to be undone."""
+    bank, store = Bank(), FailingStore()
+    with pytest.raises(ValueError):
+        play(store, bank.agents["keep"])
+    with hf.Holdfast(store) as app:
+        app.cancel("r", undo=True, by="ann")
+    return bank, store
+
+
+def test_the_same_holds_when_somebody_asks_for_it_and_the_branches_are_replayed() -> None:
+    bank, store = asked_to_undo()
+    asked, agent = len(records(store)), bank.agents["keep"]
+    until_closed(store, bank, agent)
+    for seq in range(asked + 1, len(records(store)) + 1):
+        for written in (False, True):
+            bank, store = asked_to_undo()
+            store.fails, store.written = partial(is_at, seq), written
+            until_closed(store, bank, bank.agents["keep"])
+            assert bank.wrong() == [], (seq, written)
 
 
 def test_a_probe_settles_what_is_in_doubt_without_a_person() -> None:

@@ -7,24 +7,24 @@ until every other line of execution has come to its live edge too, so that all t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from . import _records as rec
 from ._commands import Commit, Hang, Life, Pause, Turn, WaitForPerson
 from ._watch import compare
-from .errors import Cancelled
+from .errors import Cancelled, Parked
 
 if TYPE_CHECKING:
     from ._steps import Call
 
+EDGE_S = 0.2
+"""How long a call at its live edge waits for the other lines of execution to come to theirs, before it looks whether all is known."""
+
 
 def pass_the_door(call: Call) -> Life[None]:
     """Go on only if nothing stands against a new step."""
-    asked = call.run.undo.asked
-    if asked is not None and not call.run.concluding:
-        if not call.run.blocking and not call.spec.is_async:
-            raise Cancelled(asked.by, asked.reason)  # waiting here would stop the event loop, and with it the other lines
-        yield WaitForPerson(f"edge:{call.step_id}")
+    if call.run.undo.asked is not None and not call.run.concluding:
+        yield from _end_at_the_edge(call, call.run.undo.asked)
     if call.run.unchecked:
         yield from compare(call)
     if call.run.blocking:
@@ -37,3 +37,14 @@ def pass_the_door(call: Call) -> Life[None]:
         yield Hang()
     if call.scope.cause():
         yield Pause(0.0)  # a cancellation that a commit held back comes before an intent
+
+
+def _end_at_the_edge(call: Call, asked: rec.RunUndoing) -> Life[NoReturn]:
+    """Begin nothing; once all that was recorded is known, the code is unwound, even where some of it waits for something else."""
+    run = call.run
+    if not run.blocking and not call.spec.is_async:
+        raise Cancelled(asked.by, asked.reason)  # waiting here would stop the event loop, and with it the other lines
+    while not run.knows_all():
+        yield WaitForPerson(f"edge:{call.step_id}", run.clock.now_us() + int(EDGE_S * 1e6))
+    run.unwind(Parked())
+    raise Parked

@@ -14,7 +14,7 @@ from . import _records as rec
 from ._commands import Commit, Life, Pause
 from ._decorators import Agent
 from ._failpoints import reach
-from ._replay import DIED, UNDO, History
+from ._replay import CLEANUP, DIED, UNDO, History
 from ._run import Run
 from ._steps import Call, Spec, life, shown_call
 from ._undo import asked_by_failure, take_back
@@ -37,8 +37,6 @@ from .errors import (
 
 STRAY_S = 0.05
 """How often a run that has returned looks whether the effects of its stray tasks have ended."""
-
-CLEANUP = "cleanup."
 
 log = logging.getLogger("holdfast")
 

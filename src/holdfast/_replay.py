@@ -27,6 +27,9 @@ from . import _records as rec
 CANCEL = "cancel"
 """The cause of a step that was broken off because the run was cancelled: if that was never recorded, the step is unfinished."""
 
+CLEANUP = "cleanup."
+"""How the id of a cleanup begins."""
+
 UNDO = "undo:"
 """How the id of an undo begins; what follows is the id of the step that it takes back."""
 

@@ -21,7 +21,7 @@ from ._clock import Clock
 from ._commit import Committer
 from ._ids import effect_key, seeded, uuid_from
 from ._journal import Journal
-from ._replay import CANCEL
+from ._replay import CANCEL, CLEANUP, UNDO
 from ._turnstile import Turnstile
 from .errors import Cancelled, HoldfastError, NotKept, Parked, Stopped, Unwinding
 
@@ -358,6 +358,11 @@ class Run:
     def at_live_edge(self) -> bool:
         """Whether everything recorded has been asked for and given back."""
         return not self.turnstile.replaying and self.recorded <= self.requested
+
+    def knows_all(self) -> bool:
+        """Whether the code has asked for everything recorded that an undo may concern."""
+        asked_for = (step_id in self.requested or step_id.startswith((UNDO, CLEANUP)) for step_id in self.recorded)
+        return not self.turnstile.replaying and all(asked_for)
 
     def read_time(self, scope: Scope) -> int:
         """The recorded time of this reading, or the time now, which rides on the next commit."""

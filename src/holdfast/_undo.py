@@ -7,6 +7,7 @@ undo has its own intent, outcome and key, under the id `undo:STEP`, so that whoe
 
 from __future__ import annotations
 
+import inspect
 import logging
 
 from . import _records as rec
@@ -98,9 +99,10 @@ def _called(call: Call, undo_id: str, value: bytes) -> Life[None]:
     """Call the undo with the result and the arguments of its effect."""
     run, spec = call.run, call.spec.undo
     assert spec is not None
-    result = call.spec.codec().give_back(value)
+    result, given = call.spec.codec().give_back(value), inspect.signature(call.spec.fn).bind(*call.args, **call.kwargs)
+    given.apply_defaults()  # those of the effect: the undo's own may be others
     try:
-        yield from life(Call(spec, run.scopes[0], undo_id, (result, *call.args), call.kwargs))
+        yield from life(Call(spec, run.scopes[0], undo_id, (result, *given.args), given.kwargs))
     except ResultNotKept:
         return  # it happened, and nobody needs to know what it returned
     except InDoubt as error:
