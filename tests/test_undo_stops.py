@@ -26,7 +26,9 @@ from agents_for_tests.refunds import (
     undone,
 )  # fmt: skip
 from agents_for_tests.sites import eventually
-from crashing import loaded, play, status
+from crashing import lines, loaded, play, status
+from holdfast._app import _order
+from holdfast._runner import attend_async
 from holdfast.errors import UndoFailed
 from holdfast.stores.memory import MemoryStore
 
@@ -246,6 +248,37 @@ def test_an_undo_that_is_interrupted_is_a_doubt() -> None:
     with pytest.raises(KeyboardInterrupt):
         play(store, agent)
     assert (status(store), loaded(store)[0].note) == ("queued", "interrupted by KeyboardInterrupt")
+    with pytest.raises(hf.RunWaiting, match="did unsend"):
+        play(store, agent)
+
+
+def test_an_undo_that_is_cancelled_from_outside_is_a_doubt_and_the_cancellation_goes_on() -> None:
+    begun = asyncio.Event()
+
+    async def unsend(sent: str, text: str) -> None:
+        begun.set()
+        await asyncio.sleep(30)
+
+    @hf.effect(in_doubt="ask", undo=unsend)
+    async def send(text: str) -> str:
+        return text
+
+    @hf.agent(on_failure="undo")
+    async def agent() -> None:
+        await send("hello")
+        raise ValueError
+
+    async def main(app: hf.Holdfast) -> None:
+        task = asyncio.create_task(attend_async(app.engine, _order(agent, (), wait=False, options={"run_id": "r"})))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    store = MemoryStore()
+    with hf.Holdfast(store) as app:
+        asyncio.run(main(app))
+    assert lines(store)[-3:] == ["step.started undo:1", "step.broken_off undo:1", "run.released"]
     with pytest.raises(hf.RunWaiting, match="did unsend"):
         play(store, agent)
 

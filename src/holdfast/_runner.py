@@ -300,8 +300,9 @@ async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
             task.uncancel()  # what the engine did to unwind the code is not a cancellation from outside
         try:
             return await drive_async(concluded(run, order.agent, outcome), run, scope)
-        except RunInterrupted:
+        except RunInterrupted as interrupted:
             bare = isinstance(outcome, Raised) and isinstance(outcome.error, Stopped | asyncio.CancelledError)
+            bare = bare or interrupted.step_id.startswith(UNDO)
             if task.cancelling() > before and bare:  # no time-out and no TaskGroup inside: whoever started the run cancels it
                 raise asyncio.CancelledError from None
             raise

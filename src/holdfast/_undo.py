@@ -22,12 +22,15 @@ from .errors import Cancelled, InDoubt, Parked, ResultNotKept, UndoFailed
 ITSELF = "its agent"
 """Who asked, where an agent declared that its failure undoes what it did."""
 
+SHOWN_ERROR = 300
+"""Characters of the error that had the run undone which its reason shows."""
+
 log = logging.getLogger("holdfast")
 
 
 def asked_by_failure(error: Exception) -> rec.RunUndoing:
     """The request that the error of an agent with on_failure="undo" makes."""
-    return rec.RunUndoing(by=ITSELF, reason=f"failed with {told(error)}", error=failure(error))
+    return rec.RunUndoing(by=ITSELF, reason=f"failed with {told(error)[:SHOWN_ERROR]}", error=failure(error))
 
 
 def take_back(run: Run) -> Life[Cancelled]:
