@@ -83,6 +83,15 @@ def test_a_doubt_of_an_undo_is_settled_like_any_other(stage: Stage, monkeypatch:
     assert (stage.status("buy-1"), ledger(stage)) == ("cancelled", ["refund r-5"])
 
 
+def test_a_failure_that_undoes_says_so(stage: Stage) -> None:
+    stage.shop.write_text(SHOP.replace("@hf.agent\n", "@hf.agent(on_failure='undo')\n"))
+    code, _, err = stage.give("resume", "buy-1", "--here", str(stage.shop))
+    assert code == 1
+    assert "holdfast: the run failed: LookupError: sold out\n" in err
+    assert "holdfast: the run is cancelled by its agent: failed with LookupError: sold out: 2 effects undone\n" in err
+    assert ledger(stage) == ["refund r-7", "refund r-5"]
+
+
 def test_a_run_that_is_closed_already_is_no_success(stage: Stage) -> None:
     stage.told("cancel", "buy-1", "--undo", "--here", str(stage.shop))
     assert stage.give("resume", "buy-1", "--here", str(stage.shop))[0] == 1

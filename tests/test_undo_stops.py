@@ -367,6 +367,25 @@ def test_what_an_undo_returns_need_not_be_kept() -> None:
     assert (status(store), DONE) == ("cancelled", ["unmade"])
 
 
+def test_an_undo_whose_records_were_damaged_is_put_before_a_person() -> None:
+    store = failed_run()
+    BROKEN.clear()
+    cancel(store)
+    BROKEN.add("a")
+    with pytest.raises(UndoFailed):
+        play(store, keeping)
+    BROKEN.clear()
+    seq = next(row.seq for row in loaded(store)[1] if (row.kind, row.step_id) == ("step.done", "undo:2"))
+    store._rows["r"][seq - 1] = store._rows["r"][seq - 1]._replace(body=b"{}")
+    with hf.Holdfast(store) as app:
+        app.repair("r", dry_run=False, by="ann")
+        assert sorted(item.step_id for item in app.inbox() if item.kind == "doubt") == ["undo:1", "undo:2"]
+        app.resolve("r", "undo:2", landed=None, by="ann")
+        app.resolve("r", "undo:1", not_landed=True, by="ann")
+    assert closed(store, keeping) == "2 effects undone"
+    assert undone() == ["b", "a"]
+
+
 # --- code that changed ----------------------------------------------------------------------------------------------
 
 

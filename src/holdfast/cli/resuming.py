@@ -44,22 +44,25 @@ def go_on(holdfast: Holdfast, order: Order, screen: Screen, *, undo: bool = Fals
     except HoldfastError:
         raise
     except Exception as error:
-        if holdfast.show(order.run_id).status not in ("failed", "cancelled"):
+        stands = holdfast.show(order.run_id)
+        if stands.status not in ("failed", "cancelled"):
             raise
-        return _failed(error, order, screen)
+        return _failed(error, order, screen, undone=stands.note if stands.status == "cancelled" else "")
     view = holdfast.show(order.run_id)
     screen.say(run_page(view, screen.setting()), run_id=view.run_id, status=view.status, result=view.result)
     return Exit.FINE
 
 
-def _failed(error: Exception, order: Order, screen: Screen) -> Exit:
-    """The agent's own error: where in its code it happened, and what it says."""
+def _failed(error: Exception, order: Order, screen: Screen, *, undone: str) -> Exit:
+    """The agent's own error: where in its code it happened, what it says, and whether it had the run undone."""
     if screen.as_json:
         print(error_document(error, str(error)))
         return Exit.REFUSED
     for text in traceback.format_list(_frames(error, order)):
         print("\n".join(lines_of(text.rstrip("\n"))), file=sys.stderr)
     complain(f"the run failed: {type(error).__name__}: {error}")
+    if undone:
+        complain(f"the run is cancelled {undone}")
     return Exit.REFUSED
 
 
