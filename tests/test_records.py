@@ -30,6 +30,7 @@ FULL: list[rec.Record] = [
     rec.RunBlocked(step_id="4", error=ERROR),
     rec.RunAccepted(step_id="4", by="ann", reason="better"),
     rec.RunRepaired(bad_seq=5, what="its digest does not match", by="ann", reason="the disk", moved=3, unreadable=1, escaped=["4"]),
+    rec.RunUndoing(by="ann", reason="not wanted", error=ERROR),
     rec.StepStarted(step_id="4", name="pay", fingerprint="1:b", attempt=2, effect=True, key="k", args=b"{}", args_sha="s"),
     rec.AttemptFailed(step_id="4", name="pay", fingerprint="1:b", error=ERROR, attempt=2, landed="unknown", delay_ms=20),
     rec.StepDone(step_id="4", name="pay", fingerprint="1:b", value=b"7", attempt=2, effect=True, started_us=5, usage=[{"usd": 0.1}]),

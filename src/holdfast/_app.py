@@ -69,10 +69,10 @@ class Handle(Generic[R]):
         """Where the run stands."""
         return self._app.show(self._run_id).status
 
-    def cancel(self, *, by: str = "code", reason: str = "") -> None:
-        """Cancel the run for good; one that has not begun does not begin."""
+    def cancel(self, *, undo: bool = False, by: str = "code", reason: str = "") -> None:
+        """Cancel the run for good, and with undo=True undo what it did; one that has not begun does not begin."""
         try:
-            self._app.cancel(self._run_id, by=by, reason=reason)
+            self._app.cancel(self._run_id, undo=undo, by=by, reason=reason)
         except UnknownRun:
             self._task.cancel()
 
@@ -232,11 +232,11 @@ class Holdfast:
 
         return _operate.answer(self.engine, run_id, ask_id, yes=yes, by=by or _operate.somebody(), reason=reason)
 
-    def cancel(self, run_id: str, *, by: str | None = None, reason: str = "") -> str:
-        """Close a run for good; one that executes elsewhere is told to stop."""
+    def cancel(self, run_id: str, *, undo: bool = False, by: str | None = None, reason: str = "") -> str:
+        """Close a run for good; one that executes elsewhere is told to stop. With undo=True whoever has its code undoes what it did."""
         from . import _operate
 
-        return _operate.cancel(self.engine, run_id, by=by or _operate.somebody(), reason=reason)
+        return (_operate.undo if undo else _operate.cancel)(self.engine, run_id, by=by or _operate.somebody(), reason=reason)
 
     def resume(self, run_id: str, *, by: str | None = None, reason: str = "") -> str:
         """Mark a failed, blocked or waiting run as ready for whoever runs its agent next."""

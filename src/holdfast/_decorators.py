@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import functools
 import inspect
@@ -9,7 +10,21 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
 from types import MethodType
-from typing import Any, Generic, Literal, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, cast, get_args, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    get_args,
+    overload,
+)  # fmt: skip
 
 from ._doubt import Action, Ask, Fail, Resend, Reset, Verify
 from ._drive import drive_async, drive_blocking
@@ -25,6 +40,7 @@ from .codec.values import ValueCodec, codec_for
 from .errors import LostContext, Misuse, NestedStep, NoRun, WrongMode
 from .retry import Retry
 
+OnFailure: TypeAlias = Literal["keep", "undo"]
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -128,12 +144,20 @@ class Agent(Declared, Generic[P, R]):
     """A decorated agent."""
 
     def __init__(
-        self, fn: Callable[..., Any], *, name: str = "", version: str = "", on_model_change: OnModelChange = "warn"
+        self,
+        fn: Callable[..., Any],
+        *,
+        name: str = "",
+        version: str = "",
+        on_model_change: OnModelChange = "warn",
+        on_failure: OnFailure = "keep",
     ) -> None:
         super().__init__(fn)
         if on_model_change not in get_args(OnModelChange):
             raise Misuse(f"on_model_change={on_model_change!r} of an agent: it is 'warn', 'ask' or 'fail'")
-        self.on_model_change = on_model_change
+        if on_failure not in get_args(OnFailure):
+            raise Misuse(f"on_failure={on_failure!r}: what it did is kept and the run can go on ('keep'), or it is undone ('undo')")
+        self.on_model_change, self.on_failure = on_model_change, on_failure
         self.name, self.version = name or getattr(fn, "__name__", "agent"), version
         self.is_async = inspect.iscoroutinefunction(fn)
         self.arguments, self.orders = Arguments(fn, ()), OrderCodec(fn)
@@ -182,6 +206,7 @@ class AgentOptions(TypedDict, total=False):
     name: str
     version: str
     on_model_change: OnModelChange
+    on_failure: OnFailure
 
 
 class Keeps(Protocol):
@@ -271,8 +296,14 @@ def step(fn: Callable[..., Any] | None = None, /, **options: Unpack[StepOptions]
 
 @overload
 def effect(
-    *, in_doubt: Verifying[P, T], key: str | Callable[P, str] | None = ..., **options: Unpack[EffectOptions]
-) -> KeepsSignature[P, T]: ...
+    *, in_doubt: Verifying[P, T], undo: Callable[Concatenate[T, P], object] | None = ..., key: str | Callable[P, str] | None = ...,
+    **options: Unpack[EffectOptions],
+) -> KeepsSignature[P, T]: ...  # fmt: skip
+@overload
+def effect(
+    *, in_doubt: Resetting[P] | Unchecked, undo: Callable[Concatenate[T, P], object], key: str | Callable[P, str] | None = ...,
+    **options: Unpack[EffectOptions],
+) -> KeepsSignature[P, T]: ...  # fmt: skip
 @overload
 def effect(
     *, in_doubt: Resetting[P], key: str | Callable[P, str] | None = ..., **options: Unpack[EffectOptions]
@@ -284,6 +315,7 @@ def effect(
     /,
     *,
     in_doubt: Verifying[..., Any] | Resetting[...] | Unchecked | None = None,
+    undo: Callable[..., object] | None = None,
     key: str | Callable[..., str] | None = None,
     **options: Unpack[EffectOptions],
 ) -> Any:
@@ -292,7 +324,7 @@ def effect(
     if fn is not None:
         raise Misuse("@hf.effect takes its options in parentheses: @hf.effect(in_doubt=...)")
     approve = _approve(options.pop("approve", None))
-    return lambda fn: _declared(fn, {**options, "in_doubt": action, "key": key, "approve": approve})
+    return lambda fn: _declared(fn, {**options, "in_doubt": action, "key": key, "approve": approve, "undo": undo})
 
 
 def _approve(declared: object) -> Approve | None:
@@ -345,7 +377,7 @@ def _refuse_wrong(name: str, given: Mapping[str, Any]) -> None:
 def _declared(fn: Any, options: dict[str, Any]) -> Step:
     """A step with these options; on a decorated function a copy, in which what was not given stays as it was."""
     if "in_doubt" in options:
-        known = {**StepOptions.__annotations__, **EffectOptions.__annotations__, "in_doubt": None, "key": None}
+        known = {**StepOptions.__annotations__, **EffectOptions.__annotations__, "in_doubt": None, "key": None, "undo": None}
         refuse_unknown(options, known, "an effect")
     else:
         refuse_unknown(options, StepOptions.__annotations__, "a step")
@@ -366,9 +398,11 @@ def _declared(fn: Any, options: dict[str, Any]) -> Step:
     raises = given.pop("raises", ())
     spec = Spec(
         fn=fn, name=name, is_async=is_async, timeout_s=None if timeout is None else seconds(timeout, "timeout"),
-        raises=raises if isinstance(raises, tuple) else (raises,), errors=rules_of(given.pop("errors", ())), **given,
+        raises=raises if isinstance(raises, tuple) else (raises,), errors=rules_of(given.pop("errors", ())),
+        undo=_undo_of(given.pop("undo", None)), **given,
     )  # fmt: skip
     _refuse_other_probe(spec)
+    _refuse_other_undo(spec)
     return Step(spec)
 
 
@@ -376,8 +410,38 @@ def _options_of(spec: Spec) -> dict[str, Any]:
     return {
         "name": spec.name, "retry": spec.retry, "timeout": spec.timeout_s, "raises": spec.raises, "call_id": spec.call_id,
         "returns": spec.returns, "ignore": spec.ignore, "in_doubt": spec.in_doubt, "key": spec.key,
-        "approve": spec.approve, "errors": spec.errors,
+        "approve": spec.approve, "errors": spec.errors, "undo": spec.undo,
     }  # fmt: skip
+
+
+def _undo_of(undo: Any) -> Spec | None:
+    """How an undo is executed: an effect of its own, with the options that it was declared with, or "ask" where it is a plain function."""
+    if undo is None or isinstance(undo, Spec):
+        return undo
+    if not isinstance(undo, Step):
+        fn = _function(undo, "effect")
+        return Spec(fn=fn, name=getattr(fn, "__name__", "undo"), is_async=_is_async(fn), in_doubt=Ask(), returns=Any)
+    if not undo.spec.effect:
+        raise Misuse(f"undo={undo.spec.name} is a step; an undo changes the world. Decorate it with @hf.effect(in_doubt=...)")
+    copied = copy.copy(undo.spec)
+    copied.call_id = copied.undo = None
+    return copied
+
+
+def _refuse_other_undo(spec: Spec) -> None:
+    """An undo is called with the result and the arguments of its effect, when something has gone wrong already."""
+    undo = spec.undo
+    if undo is None:
+        return
+    if not spec.is_async and undo.is_async:
+        raise Misuse(f"the effect {spec.name!r} is a `def` function, its undo is `async def`: make both the same")
+    parameters = inspect.signature(spec.fn).parameters.values()
+    if all(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters):
+        try:
+            inspect.signature(undo.fn).bind(None, *parameters)
+        except TypeError as error:
+            shown, called = f"{undo.name}{inspect.signature(undo.fn)}", f"{spec.name}{inspect.signature(spec.fn)}"
+            raise Misuse(f"{shown} is called with the result and then the arguments of {called}, which does not fit: {error}") from None
 
 
 def _refuse_other_probe(spec: Spec) -> None:

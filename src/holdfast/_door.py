@@ -2,7 +2,9 @@
 
 What the journal says was cancelled before it had an outcome must not begin; nor a blocking step whose time is over. Before the first
 new step of a resumed run, what it relies on is compared with what it was. Where another model has answered than in earlier lives, that was
-recorded with the answer, and here it is decided whether the run goes on with it.
+recorded with the answer, and here it is decided whether the run goes on with it. Where the run is to be undone, nothing new begins: the
+call waits until every other line of execution has come to its live edge too, so that all that was done is known, and then the code is
+unwound.
 """
 
 from __future__ import annotations
@@ -10,18 +12,21 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from . import _records as rec
 from ._asking import consult, moot
-from ._commands import Commit, Hang, Life, Pause, Turn
+from ._commands import Commit, Hang, Life, Pause, Turn, WaitForPerson
 from ._journal import Journal
 from ._models import Pair
 from ._watch import compare
-from .errors import ModelChanged
+from .errors import Cancelled, ModelChanged, Parked
 
 if TYPE_CHECKING:
     from ._steps import Call
+
+EDGE_S = 0.2
+"""How long a call at its live edge waits for the other lines of execution to come to theirs, before it looks whether all is known."""
 
 log = logging.getLogger("holdfast")
 
@@ -29,6 +34,8 @@ log = logging.getLogger("holdfast")
 def pass_the_door(call: Call) -> Life[None]:
     """Go on only if nothing stands against a new step."""
     if not call.run.concluding:  # a cleanup of a run that has ended relies on nothing
+        if call.run.undo.asked is not None:
+            yield from _end_at_the_edge(call, call.run.undo.asked)
         if call.run.unchecked:
             yield from compare(call)
         if call.run.journal.models.open:
@@ -82,3 +89,14 @@ def acceptance(journal: Journal, name: str, pair: Pair, *, by: str, reason: str)
     """What is recorded when a run may go on with a model; a question about it is answered by that."""
     accepted = rec.ModelAccepted(name=name, asked=pair.asked, answered=pair.answered, by=by, reason=reason)
     return [*moot(journal, f"model:{name}", by=by, reason=reason), accepted]
+
+
+def _end_at_the_edge(call: Call, asked: rec.RunUndoing) -> Life[NoReturn]:
+    """Begin nothing; once all that was recorded is known, the code is unwound, even where some of it waits for something else."""
+    run = call.run
+    if not run.blocking and not call.spec.is_async:
+        raise Cancelled(asked.by, asked.reason)  # waiting here would stop the event loop, and with it the other lines
+    while not run.knows_all():
+        yield WaitForPerson(f"edge:{call.step_id}", run.clock.now_us() + int(EDGE_S * 1e6))
+    run.unwind(Parked())
+    raise Parked

@@ -129,7 +129,7 @@ def give_up(call: Call, doubt: Uncertain) -> Life[Move]:
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, effect=True,
         error=failure(error), attempt=doubt.number, doubt=True, reason=reason, called=call.home.count,
     )  # fmt: skip
-    yield Turn((yield Commit([_opened(call, doubt.reason, "fail"), outcome])))
+    yield Turn((yield Commit([opened(call, doubt.reason, "fail"), outcome])))
     raise call.blamed(error)
 
 
@@ -143,13 +143,13 @@ def _resend(call: Call, doubt: Uncertain, action: Resend) -> Life[Move]:
     age_s = (call.run.clock.now_us() - call.first_us()) / 1e6
     if age_s > action.within_s:
         return (yield from _ask(call, doubt, f"the intent is {age_s:.0f} s old, the key is remembered for {action.within_s:.0f} s"))
-    yield Commit([_opened(call, doubt.reason, "resend")])
+    yield Commit([opened(call, doubt.reason, "resend")])
     yield from _back_off(call, doubt)
     return Attempt(doubt.number + 1)
 
 
 def _verify(call: Call, doubt: Uncertain, action: Verify) -> Life[Move]:
-    yield Commit([_opened(call, doubt.reason, "verify")])
+    yield Commit([opened(call, doubt.reason, "verify")])
     verdict, why = yield from _believable(call, action)
     reach("doubt.before_settle")
     match verdict:
@@ -209,7 +209,7 @@ def _settle_wait_s(call: Call, settle_s: float) -> float:
 
 
 def _reset(call: Call, doubt: Uncertain, action: Reset) -> Life[Move]:
-    yield Commit([_opened(call, doubt.reason, "reset")])
+    yield Commit([opened(call, doubt.reason, "reset")])
     yield Pause(_settle_wait_s(call, action.settle_s))
     try:
         yield Invoke(Body(call), action.fn, call.args, call.kwargs, call.spec.timeout_s)
@@ -226,7 +226,7 @@ def _ask(call: Call, doubt: Uncertain, why: str) -> Life[Move]:
     """Wait for a person, as long as it takes; a result that does not fit is put before them again."""
     reason = doubt.reason if not why or why in doubt.reason else f"{doubt.reason}; {why}"
     if not doubt.asked:
-        yield Commit([_opened(call, reason, "ask", not_begun=doubt.number == 0)])
+        yield Commit([opened(call, reason, "ask", not_begun=doubt.number == 0)])
     while True:
         yield WaitForPerson(call.step_id)
         settled = call.run.journal.histories[call.step_id].settled
@@ -236,7 +236,7 @@ def _ask(call: Call, doubt: Uncertain, why: str) -> Life[Move]:
         unfit = call.unfit(settled.value)
         if not unfit:
             return Found(doubt.number, settled.value or b"null")
-        yield Commit([_opened(call, f"{reason}; the result that {settled.by} gave does not fit: {unfit}", "ask")])
+        yield Commit([opened(call, f"{reason}; the result that {settled.by} gave does not fit: {unfit}", "ask")])
 
 
 def _back_off(call: Call, doubt: Uncertain) -> Life[None]:
@@ -248,7 +248,7 @@ def _policy(call: Call) -> Retry:
     return call.spec.retry or Retry()
 
 
-def _opened(call: Call, reason: str, action: str, *, not_begun: bool = False) -> rec.DoubtOpened:
+def opened(call: Call, reason: str, action: str, *, not_begun: bool = False) -> rec.DoubtOpened:
     """The record of a doubt; a call that has not begun has no other record that tells its arguments and key."""
     told = {**call.kept_arguments(), "key": call.key} if not_begun else {}
     return rec.DoubtOpened(step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, reason=reason, action=action, **told)

@@ -14,9 +14,10 @@ from . import _records as rec
 from ._commands import Commit, Life, Pause
 from ._decorators import Agent
 from ._failpoints import reach
-from ._replay import DIED, History
+from ._replay import CLEANUP, DIED, UNDO, History
 from ._run import Run
 from ._steps import Call, Spec, life, shown_call
+from ._undo import asked_by_failure, take_back
 from .codec.failures import failure
 from .errors import (
     Cancelled,
@@ -36,8 +37,6 @@ from .errors import (
 
 STRAY_S = 0.05
 """How often a run that has returned looks whether the effects of its stray tasks have ended."""
-
-CLEANUP = "cleanup."
 
 log = logging.getLogger("holdfast")
 
@@ -77,6 +76,8 @@ def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended
     """Record how the run ended here, and give its result or raise what ended it."""
     if ended is None and isinstance(outcome, Raised):
         ended = outcome.error
+    if _to_be_undone(run, agent, ended):
+        ended = yield from _undone(run, ended)
     match ended:
         case None:
             assert isinstance(outcome, Returned)
@@ -93,7 +94,7 @@ def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended
         case Cancelled():
             yield from _cleanups(run)
             yield Commit([rec.RunCancelled(by=ended.by, reason=ended.reason)], tuple(run.taking))
-            raise RunCancelled(run.id, ended.by, ended.reason)
+            raise _closed(run, outcome, ended)
         case Exception():
             yield from _refuse_unasked(run, ended)
             escaped = sorted(set(_blamed(run.id, ended)))
@@ -107,11 +108,44 @@ def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended
             raise ended
 
 
+def _to_be_undone(run: Run, agent: Agent[..., Any], ended: BaseException | None) -> bool:
+    """Whether what the run did is taken back now: somebody asked for it, or an error says so that escaped a certain kind of agent."""
+    if run.undo.asked is None and agent.on_failure == "undo" and isinstance(ended, Exception):
+        run.undo.asked = asked_by_failure(ended)
+    return run.undo.asked is not None and (ended is None or isinstance(ended, Parked | Cancelled | Exception))
+
+
+def _undone(run: Run, ended: BaseException | None) -> Life[BaseException]:
+    """Take the run back; gives what ends it then, or what hinders it."""
+    yield from _no_strays(run)
+    yield from _refuse_unasked(run, ended if isinstance(ended, Exception) else None)
+    try:
+        return (yield from take_back(run))
+    except GeneratorExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 (conclude decides what every way to end means)
+        return error
+
+
+def _closed(run: Run, outcome: Returned | Raised, ended: Cancelled) -> Exception:
+    """What whoever ran it is told: the error that had it undone, or that it is cancelled."""
+    error = outcome.error if isinstance(outcome, Raised) else None
+    if run.undo.asked is None or not run.undo.asked.error or not isinstance(error, Exception):
+        return RunCancelled(run.id, ended.by, ended.reason)
+    error.add_note(f"run {run.id!r} is cancelled: {ended.reason}")
+    return error
+
+
+def _no_strays(run: Run) -> Life[None]:
+    """What was begun by a task that nobody waited for is not left behind."""
+    while run.effects - {waiter.step_id for waiter in run.waiters}:
+        yield Pause(STRAY_S)
+
+
 def _returned(run: Run, agent: Agent[..., Any], value: Any) -> Life[Any]:
     yield from _refuse_unasked(run)
     yield from _refuse_unawaited(run)
-    while run.effects - {waiter.step_id for waiter in run.waiters}:  # begun by a task that nobody waited for: it is not left behind
-        yield Pause(STRAY_S)
+    yield from _no_strays(run)
     try:
         data, kept = agent.codec().keep(value)
     except NotKept as error:
@@ -152,7 +186,9 @@ def _stopped(error: HoldfastError) -> rec.Record:
 def _refuse_unasked(run: Run, ended: Exception | None = None) -> Life[None]:
     """Code that ends without having called what was recorded has taken another path."""
     for step_id, history in run.journal.histories.items():
-        if step_id in run.requested or step_id not in run.recorded or step_id.startswith(CLEANUP) or history.lost:
+        if step_id in run.requested or step_id.startswith((CLEANUP, UNDO)) or history.lost:
+            continue
+        if step_id not in run.recorded and not (run.undo.asked and history.effect):  # a lost race: what it did is undone all the same
             continue
         if history.outcome is not None or history.effect:
             error = ReplayMismatch(run.id, step_id, shown_call(history.name, history.args), "ends without calling it")

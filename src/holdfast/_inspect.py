@@ -72,6 +72,7 @@ class RunView:
     current_age_s: float | None
     last_error: str
     waits: str
+    undoing: str
     note: str
     result: Any
     state: dict[str, Any]
@@ -152,7 +153,7 @@ def show(engine: Engine, run_id: str) -> RunView:
         attempt=journal.claims, owner=head.owner, owner_lives=_lives(engine, head),
         steps_done=sum(line.state == "done" for line in lines if line.step_id),
         current=current, current_age_s=None if current is None else (engine.clock.now_us() - current.at_us) / 1e6,
-        last_error=_last_error(rows), waits=_waits(engine, journal), note=_stands(journal, lines),
+        last_error=_last_error(rows), waits=_waits(engine, journal), undoing=_undoing(journal), note=_stands(journal, lines),
         state={name: _json(saved[-1][1]) for name, saved in journal.states.items()},
         result=_json(journal.verdict.value) if isinstance(journal.verdict, rec.RunDone) else None, tags=json.loads(head.tags), usd=head.usd,
         created_us=head.created_us, updated_us=head.updated_us, next_commands=_next_commands(engine, head, journal),
@@ -329,6 +330,14 @@ def _stands(journal: Journal, lines: Sequence[Checkpoint]) -> str:
     if journal.head.status == "blocked":
         return _why_blocked(journal)
     return next((line.note for line in reversed(lines) if line.state.startswith("run ")), "")
+
+
+def _undoing(journal: Journal) -> str:
+    """Who wants what the run did to be undone, and why, as long as that is not done."""
+    asked = journal.undoing
+    if asked is None or journal.head.status == "cancelled":
+        return ""
+    return f"by {asked.by}{': ' + asked.reason if asked.reason else ''}"
 
 
 def _why_blocked(journal: Journal) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from . import _records as rec
 from ._models import Models
-from ._replay import History, Question
+from ._replay import UNDO, History, Question
 from .errors import Damaged, LeaseLost, Unwinding
 from .store import Append, Head, Row
 
@@ -60,16 +60,16 @@ def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
             return head._replace(agent=record.agent, status=status, owner=record.owner or None, created_us=at_us, tags=tags)
         case rec.RunResumed():
             return head._replace(status="running" if record.owner else "queued", owner=record.owner or None, note="", wake_us=None)
-        case rec.RunDone():
-            return head._replace(status="done", owner=None, note="")
+        case rec.RunDone() | rec.RunCancelled():
+            return head._replace(status=record.kind.removeprefix("run."), owner=None, note=getattr(record, "reason", ""))
         case rec.RunFailed():
             return head._replace(status="failed", owner=None, note=_short(record.error))
-        case rec.RunCancelled():
-            return head._replace(status="cancelled", owner=None, note=record.reason)
         case rec.RunWaiting():
             return head._replace(status="waiting", owner=None, note=record.waits, wake_us=record.wake_us or None)
         case rec.RunReleased():
             return head._replace(status="queued", owner=None, note=record.reason)
+        case rec.RunUndoing():
+            return head._replace(note=f"to be undone by {record.by}{': ' + record.reason if record.reason else ''}")
         case rec.RunBlocked() | rec.RunRepaired():
             note = _short(record.error) if isinstance(record, rec.RunBlocked) else _repaired(head.run_id, record)
             return head._replace(status="blocked", owner=None, note=note, wake_us=None)
@@ -152,13 +152,14 @@ class Journal:
     """The records of one run that this process knows, and the place where the next ones are sealed."""
 
     __slots__ = (
-        "_unsettled", "asks", "broken", "claims", "generation", "groups", "head", "histories", "looks", "models", "prints",
-        "silences", "started", "states", "superseded", "times", "verdict",
+        "_unsettled", "asks", "broken", "claims", "generation", "groups", "head", "histories", "keeps", "looks", "models", "prints",
+        "silences", "started", "states", "superseded", "times", "undoing", "verdict",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
         self.head = empty_head(run_id)
         self.histories: dict[str, History] = {}
+        self.keeps: set[str] = set()
         self._unsettled: dict[str, History] = {}
         self.superseded: dict[str, History] = {}
         self.generation = 0
@@ -172,6 +173,7 @@ class Journal:
         self.states: dict[str, list[tuple[int, bytes]]] = {}
         self.times: dict[str, list[int]] = {}
         self.started: rec.RunStarted | None = None
+        self.undoing: rec.RunUndoing | None = None
         self.verdict: rec.RunDone | rec.RunFailed | rec.RunCancelled | rec.RunBlocked | rec.RunRepaired | rec.RunWaiting | None = None
         self.broken: Unwinding | None = None
 
@@ -185,8 +187,9 @@ class Journal:
         return journal
 
     def outcomes(self) -> list[int]:
-        """The seqs of all outcomes that replay will give back, in order."""
-        return sorted(history.outcome_seq for history in self.histories.values() if history.outcome is not None)
+        """The seqs of all outcomes that replay will give back, in order; an undo's is not asked for by the code."""
+        found = [(step_id, history.outcome_seq) for step_id, history in self.histories.items() if history.outcome is not None]
+        return sorted(seq for step_id, seq in found if self.undoing is None or not step_id.startswith(UNDO))
 
     def seal(self, records: Sequence[rec.Record], *, at_us: int, takes: Sequence[int] = ()) -> Append:
         """Number, date and chain the records behind the last one that is known to be stored."""
@@ -210,7 +213,7 @@ class Journal:
             match record:  # nobody asks for these again in this process: do not keep their values
                 case rec.StateSaved():
                     pass
-                case rec.StepDone():
+                case rec.StepDone() if record.step_id not in self.keeps:
                     self.histories.pop(record.step_id, None)
                     self._unsettled.pop(record.step_id, None)
                 case _:
@@ -232,8 +235,9 @@ class Journal:
         return (question is not None and question.answer is not None) or (history is not None and history.settled is not None)
 
     def open_asks(self) -> list[tuple[str, Question]]:
-        """The questions that nobody has answered."""
-        return [(ask_id, question) for ask_id, question in self.asks.items() if question.answer is None]
+        """The questions that nobody has answered; once the run is undone, nobody needs to know what its steps had asked."""
+        asked = [(ask_id, question) for ask_id, question in self.asks.items() if question.answer is None]
+        return asked if self.undoing is None else [(ask_id, question) for ask_id, question in asked if f":{UNDO}" in ask_id]
 
     def _index(self, record: rec.Record, row: Row) -> None:
         match record:
@@ -250,6 +254,8 @@ class Journal:
                 self.verdict = record
             case _ if isinstance(record, STEP_KINDS):
                 self._fold_step(record, row)
+            case rec.RunUndoing():
+                self.undoing = record
             case rec.RunAccepted():
                 self._supersede(self.seq_of(record.step_id))
             case _:
@@ -282,8 +288,9 @@ class Journal:
         return min(below, default=self.head.seq + 1)
 
     def from_seq(self, seq: int) -> list[tuple[str, History]]:
-        """The steps that began there or later."""
-        return [(step_id, history) for step_id, history in self.histories.items() if history.first_seq >= seq]
+        """The steps that began there or later; an undo stays what it is, whatever becomes of the code."""
+        found = [(step_id, history) for step_id, history in self.histories.items() if history.first_seq >= seq]
+        return [(step_id, history) for step_id, history in found if not step_id.startswith(UNDO)]
 
     def _supersede(self, seq: int) -> None:
         """Go on as if nothing had been recorded from there on, but for the effects: that they happened is not forgotten."""

@@ -146,7 +146,7 @@ def deliver(run: Run, letter: Letter) -> None:
             return  # what is to be recorded of its end is decided; whoever takes the run next reads the letter
         run.heard.add(letter.letter_id)
         if letter.kind == "cancel" and body:
-            run.cancelling = Cancelled(body["by"], body.get("reason", ""))
+            _ask_to_end(run, body)
             run.taking.append(letter.letter_id)
     match letter.kind:
         case "cancel" if body:
@@ -168,8 +168,18 @@ def _read(letter: Letter) -> rec.Json | None:
     return body if isinstance(body, dict) and "by" in body else None
 
 
+def _ask_to_end(run: Run, body: rec.Json) -> None:
+    """The run is to be cancelled; where it is to be undone, not before it has been replayed to its live edge and knows what it did."""
+    undo, by, reason = bool(body.get("undo")), body["by"], body.get("reason", "")
+    run.undo.asked = rec.RunUndoing(by=by, reason=reason) if undo else None
+    if not undo or run.at_live_edge():
+        run.cancelling = Cancelled(by, reason)
+
+
 def _cancel(run: Run, cancelled: Cancelled | None) -> None:
     """Cancel a run that executes here: an async one at once, a blocking one at its next step."""
+    if cancelled is None:
+        return
     root = run.root
     with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
         if root is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from . import _records as rec
@@ -100,6 +101,23 @@ def cancel(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
     return "its owner has been told to stop" if owned else f"the run is cancelled{_left_in_doubt(engine, run_id)}"
 
 
+def undo(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
+    """Have a run cancelled and what it did undone, by whoever has its code; gives what happens next, in words."""
+
+    def not_yet(journal: Journal, *, owned: bool) -> None:
+        _refuse_final(journal.head)
+        if journal.undoing is not None and not owned:
+            how = f"It goes on with: holdfast resume {run_id} --here APP.py"
+            raise Refusal(f"run {run_id!r} is being undone already; nothing was changed. {how}")
+
+    record = rec.RunUndoing(by=checked_text(by, "by"), reason=checked_text(reason, "reason"))
+    letter = {"by": by, "reason": reason, "undo": True}
+    owned = _tell(engine, run_id, not_yet, [record], kind="cancel", letter=letter, why=f"undo by {by}")
+    if owned:
+        return "its owner has been told to stop and to undo what it did"
+    return f"the run is undone by whoever runs its agent next; to do it now: holdfast resume {run_id} --here APP.py"
+
+
 def _left_in_doubt(engine: Engine, run_id: str) -> str:
     """The doubts that outlive their run: what nobody knows about the world is not closed with it."""
     doubts = Journal.load(*loaded(engine, run_id)).open_doubts(ended=True)
@@ -180,6 +198,8 @@ def _tell(engine: Engine, run_id: str, allowed: Any, records: list[rec.Record], 
             engine.store.post(run_id, kind, json.dumps(letter).encode(), engine.clock.now_us())
             return True
         taken = [] if journal.head.status == "cancelled" else [_resumed(engine, journal, why)]  # what is closed is not opened again
+        if kind == "cancel" and "undo" in letter:
+            taken = [replace(one, cleared=[]) for one in taken]  # the path to undo is the one that was taken, failures included
         if _claimed(engine, journal, [*taken, *records]):
             return False
     raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")

@@ -139,6 +139,16 @@ class RunRepaired(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RunUndoing(Record):
+    """From here on no new step begins: what the run did is taken back. `error` where its own failure asked for that, and nobody else."""
+
+    kind = "run.undoing"
+    by: str
+    reason: str = ""
+    error: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepStarted(Record):
     """A step's body is about to begin. For an effect this is the intent, durable before the body runs."""
 
@@ -332,7 +342,7 @@ KINDS: dict[str, type[Record]] = {
     cls.kind: cls
     for cls in (
         RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunRepaired,
-        StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
+        RunUndoing, StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
         DoubtOpened, DoubtSettled, AskOpened, AskAnswered, WatchTaken, WatchDrifted, ModelChanged, ModelAccepted,
         TimeoutFired, StateSaved, TimeRead,
     )

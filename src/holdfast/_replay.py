@@ -27,6 +27,12 @@ from . import _records as rec
 CANCEL = "cancel"
 """The cause of a step that was broken off because the run was cancelled: if that was never recorded, the step is unfinished."""
 
+CLEANUP = "cleanup."
+"""How the id of a cleanup begins."""
+
+UNDO = "undo:"
+"""How the id of an undo begins; what follows is the id of the step that it takes back."""
+
 DIED = "the process ended between the intent and the outcome"
 
 
@@ -124,6 +130,10 @@ class History:
     def result_is_missing(self) -> bool:
         """Whether the effect is known to have happened, but not what it returned."""
         return isinstance(self.outcome, rec.StepDone) and bool(self.outcome.not_kept)
+
+    def landed(self) -> bool:
+        """Whether the effect is known to have happened: it returned, or somebody said so."""
+        return isinstance(self.outcome, rec.StepDone) or (self.settled is not None and self.settled.verdict == "landed")
 
     def put_to_a_person(self) -> bool:
         """Whether nobody but a person is to say what is true; otherwise whoever executes the run is finding out."""

@@ -22,7 +22,7 @@ from ._commit import Committer
 from ._ids import effect_key, seeded, uuid_from
 from ._journal import Journal
 from ._models import OnModelChange
-from ._replay import CANCEL
+from ._replay import CANCEL, CLEANUP, UNDO
 from ._turnstile import Turnstile
 from .errors import Cancelled, HoldfastError, NotKept, Parked, Stopped, Unwinding
 
@@ -119,7 +119,7 @@ class Scope(Place):
         """Whether anything around this code could keep a step from beginning."""
         run = self.run
         at_scope = self.parent is not None or self.blocks or self.doomed or self.lost
-        return bool(at_scope or run.unchecked or run.cancelling or run.journal.models.open)
+        return bool(at_scope or run.unchecked or run.cancelling or run.journal.models.open or run.undo.asked)
 
     def to_be_cancelled(self) -> bool:
         """Whether the journal holds the cancellation of this scope: what has no outcome by then never had one."""
@@ -223,6 +223,16 @@ def _resolve(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
+class Undoing:
+    """What it takes to undo a run: who asked for it, and the calls that can be undone, in the order in which the code made them."""
+
+    __slots__ = ("asked", "calls")
+
+    def __init__(self, asked: rec.RunUndoing | None) -> None:
+        self.asked = asked
+        self.calls: dict[str, Call] = {}
+
+
 class Run:
     """One run, while this process executes it."""
 
@@ -255,6 +265,7 @@ class Run:
         self.waiters: list[Waiter] = []
         self.ended: Unwinding | None = None
         self.cancelling: Cancelled | None = None
+        self.undo = Undoing(journal.undoing)
         self.concluding = False
         self.heard: set[int] = set()
         self.taking: list[int] = []
@@ -353,6 +364,11 @@ class Run:
     def at_live_edge(self) -> bool:
         """Whether everything recorded has been asked for and given back."""
         return not self.turnstile.replaying and self.recorded <= self.requested
+
+    def knows_all(self) -> bool:
+        """Whether the code has asked for everything recorded that an undo may concern."""
+        asked_for = (step_id in self.requested or step_id.startswith((UNDO, CLEANUP)) for step_id in self.recorded)
+        return not self.turnstile.replaying and all(asked_for)
 
     def read_time(self, scope: Scope) -> int:
         """The recorded time of this reading, or the time now, which rides on the next commit."""

@@ -23,6 +23,7 @@ from ._ending import Raised, Returned, concluded
 from ._failpoints import reach
 from ._journal import Journal, args_digest
 from ._lease import Keeper, Observer, deliver
+from ._replay import UNDO
 from ._run import Run, Scope, active, place
 from ._steps import shown_call
 from .codec.fingerprint import fingerprint
@@ -227,9 +228,10 @@ def silent(engine: Engine, head: Head) -> bool:
 
 
 def escaped(journal: Journal) -> list[str]:
-    """The steps whose failures ended the run: whoever goes on with it goes behind them."""
+    """The steps whose failures ended the run: whoever goes on with it goes behind them; whoever undoes it takes the path that was taken."""
     verdict, stopped = journal.verdict, journal.head.status in ("failed", "blocked")
-    return list(verdict.escaped) if stopped and isinstance(verdict, rec.RunFailed | rec.RunRepaired) else []
+    found = verdict.escaped if stopped and isinstance(verdict, rec.RunFailed | rec.RunRepaired) else []
+    return [step_id for step_id in found if journal.undoing is None or step_id.startswith(UNDO)]
 
 
 def _started(engine: Engine, order: Order) -> rec.RunStarted:
@@ -298,8 +300,9 @@ async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
             task.uncancel()  # what the engine did to unwind the code is not a cancellation from outside
         try:
             return await drive_async(concluded(run, order.agent, outcome), run, scope)
-        except RunInterrupted:
+        except RunInterrupted as interrupted:
             bare = isinstance(outcome, Raised) and isinstance(outcome.error, Stopped | asyncio.CancelledError)
+            bare = bare or interrupted.step_id.startswith(UNDO)
             if task.cancelling() > before and bare:  # no time-out and no TaskGroup inside: whoever started the run cancels it
                 raise asyncio.CancelledError from None
             raise

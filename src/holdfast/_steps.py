@@ -23,7 +23,7 @@ from ._failpoints import reach
 from ._ids import jitter
 from ._landing import Rules, landing
 from ._models import is_reply, read
-from ._replay import Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
+from ._replay import UNDO, Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
 from ._replay import Hang as Hung
 from ._run import Body, Scope
 from .codec.failures import failure, rebuild, told
@@ -69,7 +69,7 @@ class Spec:
 
     __slots__ = (
         "_codec", "approve", "arguments", "call_id", "effect", "errors", "fn", "ignore", "in_doubt", "is_async", "key", "name", "raises",
-        "retry", "returns", "timeout_s",
+        "retry", "returns", "timeout_s", "undo",
     )  # fmt: skip
 
     def __init__(
@@ -88,10 +88,11 @@ class Spec:
         call_id: str | Callable[..., str] | None = None,
         returns: object = None,
         ignore: tuple[str, ...] = (),
+        undo: Spec | None = None,
     ) -> None:
         self.fn, self.name, self.is_async = fn, name, is_async
         self.effect, self.in_doubt, self.key = in_doubt is not None, in_doubt, key
-        self.approve = approve
+        self.approve, self.undo = approve, undo
         self.retry, self.timeout_s, self.raises, self.errors = retry, timeout_s, raises, errors
         self.call_id, self.returns, self.ignore = call_id, returns, ignore
         self.arguments = Arguments(fn, ignore)
@@ -174,7 +175,7 @@ def life(call: Call) -> Life[Any]:
     """From the call to its outcome."""
     run, spec = call.run, call.spec
     run.requested.add(call.step_id)
-    call.key = _key(call) if spec.effect else ""
+    call.key = _introduced(call) if spec.effect else ""
     history = run.journal.histories.get(call.step_id)
     grouped = call.step_id in run.journal.groups
     _refuse_moved(call, history)
@@ -203,6 +204,14 @@ def life(call: Call) -> Life[Any]:
         case Mismatch():
             recorded = shown_call(decision.recorded, history.args) if history else decision.recorded
             raise run.stop(ReplayMismatch(run.id, call.step_id, recorded, f"calls {call.shown()}"))
+
+
+def _introduced(call: Call) -> str:
+    """The key of an effect; one that can be undone is remembered, and so is what becomes of it."""
+    if call.spec.undo is not None:
+        call.run.undo.calls[call.step_id] = call
+        call.run.journal.keeps.add(call.step_id)
+    return _key(call)
 
 
 def _refuse_moved(call: Call, history: History | None) -> None:
@@ -340,7 +349,7 @@ def _effect(call: Call, move: Move) -> Life[Any]:
 
 def _attempt(call: Call, number: int) -> Life[Move]:
     """Intent, body, outcome."""
-    if call.run.concluding:
+    if call.run.concluding and not call.step_id.startswith(UNDO):
         raise Parked  # the agent has returned: what a stray task would begin now, nobody would wait for
     reach("effect.before_intent")
     yield Commit((started(call, number),))

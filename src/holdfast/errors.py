@@ -320,6 +320,20 @@ class ReplayMismatch(RunError):
         )
 
 
+class UndoFailed(RunError):
+    """The run is being undone, and one effect cannot be."""
+
+    def __init__(self, run_id: str, step_id: str, name: str, reason: str) -> None:
+        self.run_id, self.step_id, self.name, self.reason = run_id, step_id, name, reason
+        super().__init__(run_id, step_id, name, reason)
+
+    def __str__(self) -> str:
+        return (
+            f"effect {self.name!r} (step {self.step_id}) of run {self.run_id!r} could not be undone: {self.reason}. What came after it "
+            f"is undone; it and what came before it are not. Put right what hinders it, then: holdfast resume {self.run_id} --here APP.py"
+        )
+
+
 class UndecodableResult(RunError):
     """A recorded result no longer fits the type the code asks for."""
 

@@ -111,6 +111,21 @@ async def thinking() -> int:
     return await think(2) + await think(3)
 
 
+def unsay(said: str, text: str) -> None:
+    SEEN.append(f"unsaid {said}")
+
+
+@hf.effect(in_doubt="ask", undo=unsay)
+async def say(text: str) -> str:
+    return text
+
+
+@hf.agent(name="undoing", on_failure="undo")
+async def undoing() -> None:
+    await say("hello")
+    raise ValueError("never mind")
+
+
 @hf.agent(name="changing")
 async def changing() -> str:
     result = await remember("old" if not SEEN else "new")
@@ -158,6 +173,8 @@ def record() -> None:
     lose_the_tail("old-repaired")
     with hf.Holdfast(STORE) as app:
         app.repair("old-repaired", dry_run=False, by="ann", reason="a bad sector")
+    with suppress(ValueError):
+        play(STORE, undoing, run_id="old-undone")
 
 
 def lose_the_tail(run_id: str) -> None:

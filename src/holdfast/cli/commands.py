@@ -166,14 +166,32 @@ def resume(
         return go_on(holdfast, order, screen)
 
 
-@app.command(epilog=examples("holdfast cancel order-47 --reason 'the customer called'"))
+@app.command(epilog=examples("holdfast cancel order-47 --reason 'the customer called'", "holdfast cancel order-47 --undo --here app.py"))
 def cancel(
-    run: RunArgument, *, reason: ReasonOption = "", by: ByOption = None, store: StoreOption = None, as_json: JsonOption = False
+    run: RunArgument,
+    *,
+    undo: Annotated[bool, typer.Option("--undo", help="Undo what it did, newest first, before it is closed.")] = False,
+    here: Annotated[Path | None, typer.Option("--here", metavar="APP.py", help="With --undo: now, with the agent in this file.")] = None,
+    reason: ReasonOption = "",
+    by: ByOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> Exit:
-    """Close a run for good; one that executes is told to stop."""
+    """Close a run for good; one that executes is told to stop.
+
+    With --undo its effects that declare an undo are undone first, by whoever runs its agent next, or here and now with --here.
+    """
+    if here is not None and not undo:
+        raise typer.BadParameter("it says where --undo is carried out", param_hint="--here")
+    screen = Screen(store, as_json)
     with opened(store) as holdfast:
-        Screen(store, as_json).told(run, holdfast.cancel(run, by=by, reason=reason))
-    return Exit.FINE
+        if here is None:
+            screen.told(run, holdfast.cancel(run, undo=undo, by=by, reason=reason))
+            return Exit.FINE
+        with screen.to_itself():
+            order = order_from(holdfast, run, here, wait=True)
+        holdfast.cancel(run, undo=True, by=by, reason=reason)
+        return go_on(holdfast, order, screen, undo=True)
 
 
 @app.command(epilog=examples("holdfast answer order-47/approve:7 yes", "holdfast answer order-47/approve:7 no --reason 'too much'"))

@@ -15,7 +15,7 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.screen import Screen, complain
 from holdfast.cli.views import run_page
 from holdfast.cli.wording import lines_of
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, RunCancelled
 
 OURS = str(Path(__file__).parent.parent)
 
@@ -29,30 +29,40 @@ def order_from(holdfast: Holdfast, run_id: str, file: Path, *, wait: bool) -> Or
     return order
 
 
-def go_on(holdfast: Holdfast, order: Order, screen: Screen) -> Exit:
-    """Execute the order, and tell how the run stands then. An error that ended the run is its agent's, any other is ours."""
+def go_on(holdfast: Holdfast, order: Order, screen: Screen, *, undo: bool = False) -> Exit:
+    """Execute the order, and tell how the run stands then. An error that ended the run is its agent's, any other is ours.
+
+    A run that is undone ends as cancelled: then that is what was wanted.
+    """
+    undoing = undo or bool(holdfast.show(order.run_id).undoing)
     try:
         with screen.to_itself():
             holdfast.carry_out(order)
+    except RunCancelled:
+        if not undoing:
+            raise
     except HoldfastError:
         raise
     except Exception as error:
-        if holdfast.show(order.run_id).status != "failed":
+        stands = holdfast.show(order.run_id)
+        if stands.status not in ("failed", "cancelled"):
             raise
-        return _failed(error, order, screen)
+        return _failed(error, order, screen, undone=stands.note if stands.status == "cancelled" else "")
     view = holdfast.show(order.run_id)
     screen.say(run_page(view, screen.setting()), run_id=view.run_id, status=view.status, result=view.result)
     return Exit.FINE
 
 
-def _failed(error: Exception, order: Order, screen: Screen) -> Exit:
-    """The agent's own error: where in its code it happened, and what it says."""
+def _failed(error: Exception, order: Order, screen: Screen, *, undone: str) -> Exit:
+    """The agent's own error: where in its code it happened, what it says, and whether it had the run undone."""
     if screen.as_json:
         print(error_document(error, str(error)))
         return Exit.REFUSED
     for text in traceback.format_list(_frames(error, order)):
         print("\n".join(lines_of(text.rstrip("\n"))), file=sys.stderr)
     complain(f"the run failed: {type(error).__name__}: {error}")
+    if undone:
+        complain(f"the run is cancelled {undone}")
     return Exit.REFUSED
 
 

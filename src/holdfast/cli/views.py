@@ -123,6 +123,7 @@ def _run_facts(run: RunView, now_us: int) -> list[Fact]:
         facts += [("key", run.current.key)] if run.current.key else []
     facts += [("done", count(run.steps_done, "step")), ("taken up", f"{count(run.attempt, 'time')} by a process")]
     facts += [(_state_label(name), shortened(value, STATE_LIMIT)) for name, value in run.state.items()]
+    facts += [("undoing", run.undoing)] if run.undoing else []
     facts += [("last error", run.last_error)] if run.last_error not in ("", run.note) else []
     facts += [("model", change) for change in run.model_changes]
     facts += [("started", moment(run.created_us, now_us)), ("changed", moment(run.updated_us, now_us))]

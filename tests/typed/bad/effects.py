@@ -81,6 +81,32 @@ async def no_effect(order: str, cents: int) -> int:
     return cents
 
 
+def undo_without_result(order: str, cents: int) -> None: ...
+
+
+def undo_of_other_result(receipt: str, order: str, cents: int) -> None: ...
+
+
+@hf.effect(in_doubt="ask", undo=undo_without_result)  # E: incompatible type
+async def undone_without_result(order: str, cents: int) -> int:
+    return cents
+
+
+@hf.effect(in_doubt=hf.verify(probe), undo=undo_without_result)  # E: incompatible type
+async def probed_and_undone_without_result(order: str, cents: int) -> int:
+    return cents
+
+
+@hf.effect(in_doubt="resend", undo=undo_of_other_result)  # E: incompatible type
+async def undone_with_other_result(order: str, cents: int) -> int:
+    return cents
+
+
+@hf.agent(on_failure="retry")  # E: No overload variant of "agent"
+async def no_such_way(order: str) -> int:
+    return len(order)
+
+
 @hf.effect()  # E: require at least one argument
 async def says_nothing(order: str, cents: int) -> int:
     return cents

@@ -67,6 +67,36 @@ def push(name: str) -> int:
     return len(name)
 
 
+async def refund(receipt: Receipt, order: str, cents: int) -> None: ...
+
+
+@hf.effect(in_doubt="resend", retry=hf.Retry(attempts=2))
+def refund_now(receipt: Receipt, order: str, cents: int) -> str:
+    return receipt.id
+
+
+@hf.effect(in_doubt="ask", undo=refund)
+async def charge_with_undo(order: str, cents: int) -> Receipt:
+    return Receipt(order)
+
+
+@hf.effect(in_doubt=hf.verify(find_charge), undo=refund_now, key=order_key)
+async def charge_with_probe_and_undo(order: str, cents: int) -> Receipt:
+    return Receipt(order)
+
+
+@hf.effect(in_doubt=hf.reset(drop_draft), undo=refund_now)
+def draft_with_undo(order: str, cents: int) -> Receipt:
+    return Receipt(order)
+
+
+@hf.agent(on_failure="undo")
+async def buys(order: str) -> None:
+    assert_type(await charge_with_undo(order, cents=5), Receipt)
+    assert_type(await charge_with_probe_and_undo(order, 5), Receipt)
+    assert_type(draft_with_undo(order, 5), Receipt)
+
+
 def in_words(error: OSError) -> Literal["not_landed"] | None:
     return "not_landed" if error.errno else None
 

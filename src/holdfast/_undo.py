@@ -1,0 +1,124 @@
+"""Taking a run back: what its effects did is undone, the newest first, each undo an effect of its own.
+
+By now the code has been played, or replayed to its live edge, and every call that can be undone is known with its arguments. The journal
+knows what became of each: what happened is undone, what did not is passed over, and at a doubt it stops until a person has spoken. An
+undo has its own intent, outcome and key, under the id `undo:STEP`, so that whoever goes on after a crash finds out how far it came.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+
+from . import _records as rec
+from ._commands import Commit, Life
+from ._doubt import opened
+from ._replay import UNDO, History
+from ._run import Run
+from ._steps import Call, life
+from .codec.failures import failure, told
+from .errors import Cancelled, InDoubt, Parked, ResultNotKept, UndoFailed
+
+ITSELF = "its agent"
+"""Who asked, where an agent declared that its failure undoes what it did."""
+
+SHOWN_ERROR = 300
+"""Characters of the error that had the run undone which its reason shows."""
+
+log = logging.getLogger("holdfast")
+
+
+def asked_by_failure(error: Exception) -> rec.RunUndoing:
+    """The request that the error of an agent with on_failure="undo" makes."""
+    return rec.RunUndoing(by=ITSELF, reason=f"failed with {told(error)[:SHOWN_ERROR]}", error=failure(error))
+
+
+def take_back(run: Run) -> Life[Cancelled]:
+    """Undo what landed; gives what is to be recorded as the end of the run. `Parked` where a person must speak first."""
+    asked = run.undo.asked
+    assert asked is not None
+    if run.journal.undoing is None:
+        taken = tuple(run.taking)
+        yield Commit([asked], taken)
+        del run.taking[: len(taken)]
+    run.unchecked.clear()  # what the run relied on outside is no matter any more
+    undone = 0
+    for call in newest_first(run):
+        undone += yield from _undone(call, run.journal.histories[call.step_id])
+    counted = f"{undone} effect{'' if undone == 1 else 's'} undone"
+    return Cancelled(asked.by, "".join([f"{asked.reason}: {counted}" if asked.reason else counted, *_left(run)]))
+
+
+def newest_first(run: Run) -> list[Call]:
+    """The calls that can be undone and have begun, the one whose outcome is the newest first; without an outcome, its intent counts."""
+    began = [(call, run.journal.histories.get(step_id)) for step_id, call in run.undo.calls.items()]
+    mine = [(call, found) for call, found in began if found is not None and _is_of(found, call)]
+    return [call for call, _ in sorted(mine, key=lambda pair: pair[1].outcome_seq or pair[1].first_seq, reverse=True)]
+
+
+def _is_of(found: History, call: Call) -> bool:
+    return (found.name, found.fingerprint) == (call.spec.name, call.fingerprint)
+
+
+def _undone(call: Call, found: History) -> Life[bool]:
+    """Whether this effect had happened, and is undone now."""
+    run = call.run
+    if not found.landed():
+        if found.open_doubt(run.journal.head.epoch + 1) and (found.started_us or found.lost):
+            raise Parked
+        return False
+    undo_id = f"{UNDO}{call.step_id}"
+    before = run.journal.histories.get(undo_id)
+    if before is None or not before.landed():
+        _go_on_behind(run, before)
+        value = yield from _result(call, found)
+        yield from _called(call, undo_id, value)
+    return True
+
+
+def _go_on_behind(run: Run, before: History | None) -> None:
+    """An undo that had given up in doubt: it goes on once a person has said that it did not happen."""
+    if before is None or not isinstance(before.outcome, rec.StepFailed) or not before.outcome.doubt:
+        return
+    if before.open_doubt(run.journal.head.epoch + 1):
+        raise Parked
+    before.clear_failure()
+
+
+def _result(call: Call, found: History) -> Life[bytes]:
+    """What the effect had returned; where that is not known, or does not fit, a person is asked."""
+    if found.result_is_missing():
+        how = f"its result was not kept. Say what it was: holdfast resolve {call.run.id} {call.step_id} --landed JSON"
+        raise UndoFailed(call.run.id, call.step_id, call.spec.name, how)
+    value = found.outcome.value if isinstance(found.outcome, rec.StepDone) else found.settled.value if found.settled else None
+    unfit = call.unfit(value)
+    if unfit:
+        yield Commit([opened(call, f"the result that was given does not fit: {unfit}", "ask")])
+        raise Parked
+    return value or b"null"
+
+
+def _called(call: Call, undo_id: str, value: bytes) -> Life[None]:
+    """Call the undo with the result and the arguments of its effect."""
+    run, spec = call.run, call.spec.undo
+    assert spec is not None
+    result, given = call.spec.codec().give_back(value), inspect.signature(call.spec.fn).bind(*call.args, **call.kwargs)
+    given.apply_defaults()  # those of the effect: the undo's own may be others
+    try:
+        yield from life(Call(spec, run.scopes[0], undo_id, (result, *given.args), given.kwargs))
+    except ResultNotKept:
+        return  # it happened, and nobody needs to know what it returned
+    except InDoubt as error:
+        raise Parked from error
+    except Exception as error:
+        raise UndoFailed(run.id, call.step_id, call.spec.name, f"{spec.name} failed with {told(error)}") from error
+
+
+def _left(run: Run) -> list[str]:
+    """Effects that the code does not call any more since somebody accepted its change: nobody can say how to undo them."""
+    found = [(step_id, history) for step_id, history in run.journal.superseded.items() if history.landed()]
+    left = [f"{history.name} (step {step_id})" for step_id, history in found if f"{UNDO}{step_id}" not in run.journal.histories]
+    if not left:
+        return []
+    log.warning("run %s: made before its code changed, and not undone: %s", run.id, ", ".join(left))
+    return [f"; made before the code changed, and not undone: {', '.join(left)}"]
