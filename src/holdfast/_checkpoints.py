@@ -34,6 +34,7 @@ class Checkpoint:
     duration_s: float | None = None
     key: str = ""
     note: str = ""
+    delay_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -82,7 +83,8 @@ def checkpoints(head: Head, rows: Sequence[Row], *, abandoned: bool) -> list[Che
             case rec.StepFailed():
                 folding.finish(row, record, "in doubt" if record.doubt else "failed", message(record.error))
             case rec.AttemptFailed():
-                folding.finish(row, record, "in doubt" if record.landed == "unknown" else "attempt failed", message(record.error))
+                state = "in doubt" if record.landed == "unknown" else "attempt failed"
+                folding.finish(row, record, state, f"{message(record.error)}{_again(record.delay_ms)}")
             case rec.StepBrokenOff():
                 folding.finish(row, record, "broken off", f"by {record.cause}" if record.cause else "")
             case rec.StateSaved() | rec.TimeRead():
@@ -107,7 +109,7 @@ def _line(
 ) -> Checkpoint:
     return Checkpoint(
         seq=row.seq, at_us=row.at_us, step_id=record.step_id, call=call, state=state, key=key, note=note, duration_s=duration_s,
-        attempt=getattr(record, "attempt", 0), effect=getattr(record, "effect", False),
+        attempt=getattr(record, "attempt", 0), effect=getattr(record, "effect", False), delay_s=_delay_s(record),
     )  # fmt: skip
 
 
@@ -144,9 +146,9 @@ def _said(record: rec.Record) -> str:
     """What was asked and found out about a step or a thing, and by whom."""
     match record:
         case rec.DoubtOpened():
-            return f"{record.reason} -> {record.action}"
+            return f"{record.reason} -> {record.action}{_again(record.delay_ms)}"
         case rec.DoubtSettled():
-            return f"{record.by}: {record.verdict.replace('_', ' ')}{_why(record.reason)}"
+            return f"{record.by}: {record.verdict.replace('_', ' ')}{_why(record.reason)}{_again(record.delay_ms)}"
         case rec.AskOpened():
             return record.question
         case rec.AskAnswered(timed_out=True):
@@ -159,6 +161,15 @@ def _said(record: rec.Record) -> str:
         case rec.WatchDrifted():
             return f"{record.what}: it was {record.old or 'not there'}, it is {record.new or 'not there'} -> {record.action}"
     return ""
+
+
+def _delay_s(record: rec.Record) -> float | None:
+    delay_ms = getattr(record, "delay_ms", None)
+    return None if delay_ms is None else delay_ms / 1000
+
+
+def _again(delay_ms: int) -> str:
+    return f"; again after {delay_ms / 1000:.3g} s" if delay_ms else ""
 
 
 def _why(reason: str) -> str:

@@ -45,8 +45,8 @@ def empty_head(run_id: str) -> Head:
 def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
     """The head after one more record, but for its position; the only place that says which record changes which field."""
     match record:
-        case rec.StepDone() | rec.StepFailed():
-            spent = sum(float(entry.get("usd") or 0.0) for entry in record.usage) if record.usage else 0.0
+        case rec.StepDone() | rec.StepFailed() | rec.AttemptFailed() | rec.StepBrokenOff():
+            spent = rec.cost_usd(record.usage) if record.usage else 0.0
             return head._replace(usd=head.usd + spent) if spent else head
         case rec.RunStarted():
             tags = json.dumps(record.tags, sort_keys=True, ensure_ascii=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -151,7 +152,7 @@ class StepStarted(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed(Record):
-    """One attempt ended in `error` and another may follow; `landed` is "no" or "unknown"."""
+    """One attempt ended in `error` and another may follow, after `delay_ms`; `landed` is "no" or "unknown"."""
 
     kind = "step.attempt_failed"
     name: str
@@ -160,6 +161,8 @@ class AttemptFailed(Record):
     attempt: int = 1
     landed: str = "no"
     delay_ms: int = 0
+    started_us: int = 0
+    usage: list[Json] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,13 +212,14 @@ class StepBrokenOff(Record):
     attempt: int = 1
     effect: bool = False
     cause: str = ""
+    usage: list[Json] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoubtOpened(Record):
     """It is not known whether an effect happened; `action` is what in_doubt says, or why it became "ask".
 
-    `lost` where only records that a repair moved aside told of it, or could have.
+    `lost` where only records that a repair moved aside told of it, or could have; `delay_ms` before it is run again.
     """
 
     kind = "doubt.opened"
@@ -223,6 +227,7 @@ class DoubtOpened(Record):
     fingerprint: str
     reason: str
     action: str
+    delay_ms: int = 0
     lost: bool = False
     key: str = ""
     args_sha: str = ""
@@ -230,12 +235,16 @@ class DoubtOpened(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoubtSettled(Record):
-    """Somebody said what is true of a doubt: "landed" (with `value`), "not_landed", or "unknown" from a probe."""
+    """Somebody said what is true of a doubt: "landed" (with `value`), "not_landed", or "unknown" from a probe.
+
+    `delay_ms` is the wait before an effect that has not landed is run again.
+    """
 
     kind = "doubt.settled"
     verdict: str
     by: str
     reason: str = ""
+    delay_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,6 +319,11 @@ KINDS: dict[str, type[Record]] = {
         DoubtOpened, DoubtSettled, AskOpened, AskAnswered, WatchTaken, WatchDrifted, TimeoutFired, StateSaved, TimeRead,
     )
 }  # fmt: skip
+
+
+def cost_usd(usage: Sequence[Json]) -> float:
+    """What the entries of a record's usage have cost."""
+    return sum(float(entry.get("usd") or 0.0) for entry in usage)
 
 
 class _Shape(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,12 +20,12 @@ from ._commands import Commit, Hang, Invoke, Life, Pause, Settle, Turn
 from ._door import pass_the_door
 from ._doubt import Action, Attempt, Finished, Found, Move, Uncertain, ask_first, settle
 from ._failpoints import reach
-from ._ids import jitter
 from ._journal import args_digest
 from ._landing import Rules, landing
 from ._replay import Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
 from ._replay import Hang as Hung
 from ._run import Body, Scope
+from ._trying import asked_to_wait_s, delay_after, left_to_wait
 from .codec.failures import failure, rebuild, told
 from .codec.fingerprint import encode_arguments, identity
 from .codec.signature import Arguments, return_annotation
@@ -214,6 +214,8 @@ def _refuse_moved(call: Call, history: History | None) -> None:
 def _first_move(call: Call, attempt: int) -> Life[Move]:
     """An effect that has not begun may need a person first: an approval, or a word on the same call that is in doubt elsewhere."""
     history = call.run.journal.histories.get(call.step_id)
+    if attempt > 1:
+        yield from _taken_up_again(call, attempt)
     if attempt > 1 or (history is not None and history.settled is not None):  # a person has spoken about this very call
         return Attempt(attempt)
     yield from _approved(call)
@@ -247,6 +249,8 @@ def _safe(call: Call, attempt: int) -> Life[Any]:
     """Run the body until it returns or the policy stops; one commit, after it."""
     spec, run = call.spec, call.run
     codec = spec.codec()
+    if attempt > 1:
+        yield from _taken_up_again(call, attempt)
     while True:
         body = Body(call)
         call.started_at_us = run.clock.now_us()
@@ -256,16 +260,16 @@ def _safe(call: Call, attempt: int) -> Life[Any]:
             result = yield Invoke(body, spec.fn, call.args, call.kwargs, spec.timeout_s)
         except Exception as error:
             run.long_steps.pop(call.step_id, None)
-            delay_s = spec.retry.delay_s(error, attempt, jitter()) if spec.retry and not isinstance(error, HoldfastError) else None
+            delay_s = None if isinstance(error, HoldfastError) else delay_after(call, body, error)
             if delay_s is None:
                 raise (yield from _failed(call, body, error, attempt)) from error
-            yield from _pause_before_retry(call, error, attempt, delay_s)
+            yield from _pause_before_retry(call, body, error, attempt, delay_s)
             attempt += 1
             continue
         except BaseException as error:
             run.long_steps.pop(call.step_id, None)
             if run.ended is None and not isinstance(error, GeneratorExit):
-                yield from _broken_off(call, attempt, error)
+                yield from _broken_off(call, attempt, error, body.usage)
             raise
         run.long_steps.pop(call.step_id, None)
         reach("step.after_body")
@@ -286,16 +290,17 @@ def _invoked(call: Call, body: Body, attempt: int) -> Life[Any]:
         raise
     except BaseException as error:
         if call.run.ended is None and not isinstance(error, GeneratorExit):
-            yield from _broken_off(call, attempt, error)
+            yield from _broken_off(call, attempt, error, body.usage)
         raise
 
 
-def _broken_off(call: Call, attempt: int, error: BaseException) -> Life[None]:
+def _broken_off(call: Call, attempt: int, error: BaseException, usage: Sequence[rec.Json] = ()) -> Life[None]:
     """Record that the body was cancelled; if nothing recorded did it, the run stops here, because replay could not take this path."""
     cause = call.scope.cause() if isinstance(error, asyncio.CancelledError) else ""
     record = rec.StepBrokenOff(
-        step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt, effect=call.spec.effect, cause=cause
-    )
+        step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt, effect=call.spec.effect,
+        cause=cause, usage=list(usage),
+    )  # fmt: skip
     seq = yield Commit([record])
     if cause:
         yield Turn(seq)
@@ -303,8 +308,22 @@ def _broken_off(call: Call, attempt: int, error: BaseException) -> Life[None]:
         raise call.run.stop(RunInterrupted(call.run.id, call.step_id)) from error
 
 
-def _pause_before_retry(call: Call, error: BaseException, attempt: int, delay_s: float) -> Life[None]:
-    yield Commit([_attempt_failed(call, error, attempt, landed="no", delay_s=delay_s)])
+def _pause_before_retry(call: Call, body: Body, error: BaseException, attempt: int, delay_s: float) -> Life[None]:
+    yield Commit([_attempt_failed(call, body, error, attempt, landed="no", delay_s=delay_s)])
+    yield from _pause(call, attempt, delay_s)
+
+
+def _taken_up_again(call: Call, attempt: int) -> Life[None]:
+    """An attempt failed in an earlier life: what is left of its delay is waited for; where the policy allows no other, that was the end."""
+    last = left_to_wait(call)
+    if last is None:
+        return
+    if last.over:
+        raise (yield from _fails_with(call, last.failed.error, attempt - 1))
+    yield from _pause(call, attempt - 1, last.wait_s)
+
+
+def _pause(call: Call, attempt: int, delay_s: float) -> Life[None]:
     try:
         yield Pause(delay_s)
     except asyncio.CancelledError as cancelled:
@@ -370,14 +389,14 @@ def _judged(call: Call, body: Body, error: Exception, number: int) -> Life[Move]
         case "answer":
             raise (yield from _failed(call, body, error, number)) from error
         case "not_landed":
-            delay_s = call.spec.retry.delay_s(error, number, jitter()) if call.spec.retry else None
+            delay_s = delay_after(call, body, error)
             if delay_s is None:
                 raise (yield from _failed(call, body, error, number)) from error
-            yield from _pause_before_retry(call, error, number, delay_s)
+            yield from _pause_before_retry(call, body, error, number, delay_s)
             return Attempt(number + 1)
         case "unknown":
-            yield Commit([_attempt_failed(call, error, number, landed="unknown", delay_s=0.0)])
-            return Uncertain(number, told(error), live=True)
+            yield Commit([_attempt_failed(call, body, error, number, landed="unknown", delay_s=0.0)])
+            return Uncertain(number, told(error), live=True, after_s=asked_to_wait_s(call, error))
 
 
 def _settled(call: Call, doubt: Uncertain) -> Life[Move]:
@@ -423,9 +442,13 @@ def _same_in_doubt(call: Call) -> str:
 
 def _failed(call: Call, body: Body, error: Exception, attempt: int) -> Life[BaseException]:
     """Record a failure and give back the error to raise, built the way replay will build it."""
+    return (yield from _fails_with(call, failure(error), attempt, body.usage))
+
+
+def _fails_with(call: Call, error: rec.Json, attempt: int, usage: Sequence[rec.Json] = ()) -> Life[BaseException]:
     record = rec.StepFailed(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, effect=call.spec.effect,
-        error=failure(error), attempt=attempt, started_us=call.started_at_us, usage=body.usage, called=call.home.count,
+        error=error, attempt=attempt, started_us=call.started_at_us, usage=list(usage), called=call.home.count,
         **call.kept_arguments(),
     )  # fmt: skip
     yield Turn((yield Commit([record])))
@@ -464,8 +487,10 @@ def _done(call: Call, body: Body, value: bytes | None, attempt: int, *, not_kept
     )  # fmt: skip
 
 
-def _attempt_failed(call: Call, error: BaseException, attempt: int, *, landed: str, delay_s: float) -> rec.AttemptFailed:
+def _attempt_failed(
+    call: Call, body: Body, error: BaseException, attempt: int, *, landed: str, delay_s: float
+) -> rec.AttemptFailed:
     return rec.AttemptFailed(
-        step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt,
-        error=failure(error), landed=landed, delay_ms=round(delay_s * 1000),
+        step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt, started_us=call.started_at_us,
+        error=failure(error), landed=landed, delay_ms=round(delay_s * 1000), usage=body.usage,
     )  # fmt: skip
