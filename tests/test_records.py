@@ -21,7 +21,8 @@ ERROR = {"type": "ValueError", "message": "näh \ud800", "args": [1, None]}
 
 FULL: list[rec.Record] = [
     rec.RunStarted(agent="buy", fingerprint="1:a", origin="r", owner="o", version="2", tags={"kunde": "7"}, args=b'{"x":1}', args_sha="s"),
-    rec.RunResumed(owner="o", why="taken over", version="3", cleared=["1", "2.1.1"]),
+    rec.RunStarted(agent="buy", fingerprint="1:a", origin="r", budget={"by": "run", "usd": 5.0}),
+    rec.RunResumed(owner="o", why="taken over", version="3", cleared=["1", "2.1.1"], budget={"by": "agent"}),
     rec.RunDone(value=b'"fine"'),
     rec.RunFailed(error=ERROR, escaped=["4"]),
     rec.RunCancelled(by="ann", reason="too late"),
@@ -42,7 +43,9 @@ FULL: list[rec.Record] = [
     rec.DoubtOpened(step_id="4", name="pay", fingerprint="1:b", reason="lost", action="ask", lost=True, key="k", args=b"{}", args_sha="s"),
     rec.DoubtSettled(step_id="4", verdict="landed", by="ann", reason="seen", value=b"7", delay_ms=20),
     rec.AskOpened(step_id="approve:4", topic="approval", question="may it?", about="1:b", until_us=9),
+    rec.AskOpened(step_id="budget", topic="budget", question="more?", about="usd 5.0 1", grants={"usd": 10.0}),
     rec.AskAnswered(step_id="approve:4", yes=True, by="ann", reason="fine", timed_out=True),
+    rec.BudgetSet(step_id="budget", limits={"usd": 50.0}, by="ann", reason="worth it"),
     rec.WatchTaken(step_id="prices.csv", found={"state": "there", "digest": "d"}, accepted=True),
     rec.WatchDrifted(step_id="prices.csv", what="changed", old="3 bytes", new="4 bytes", action="ask"),
     rec.TimeoutFired(step_id="4"),

@@ -31,6 +31,8 @@ FORBIDDEN_TEXT = {
 }
 
 PUBLIC = [
+    "Budget",
+    "BudgetExceeded",
     "Damaged",
     "Drifted",
     "Handle",
@@ -54,6 +56,7 @@ PUBLIC = [
     "RunFailed",
     "RunInterrupted",
     "RunWaiting",
+    "Spent",
     "StepFailed",
     "StoreError",
     "Unknown",

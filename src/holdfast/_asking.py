@@ -21,16 +21,28 @@ def is_asked(run: Run, ask_id: str, about: str) -> bool:
 
 
 def consult(
-    run: Run, ask_id: str, *, topic: str, question: str, about: str = "", timeout_s: float | None = None
+    run: Run,
+    ask_id: str,
+    *,
+    topic: str,
+    question: str,
+    about: str = "",
+    timeout_s: float | None = None,
+    grants: dict[str, float] | None = None,
+    step_id: str = "",
 ) -> Life[rec.AskAnswered]:
-    """The answer to a question, waited for as long as it takes, or until its time is over; about something else, it is asked anew."""
+    """The answer to a question, waited for as long as it takes, or until its time is over; about something else, it is asked anew.
+
+    `grants` are limits that a yes sets; `step_id` is the step that waits, where several may wait for one answer.
+    """
     if not is_asked(run, ask_id, about):
         until_us = 0 if timeout_s is None else run.clock.now_us() + int(timeout_s * 1e6)
-        yield Commit([rec.AskOpened(step_id=ask_id, topic=topic, question=question, about=about, until_us=until_us)])
+        opened = rec.AskOpened(step_id=ask_id, topic=topic, question=question, about=about, until_us=until_us, grants=grants or {})
+        yield Commit([opened])
     while (answer := run.journal.asks[ask_id].answer) is None:
         until_us = run.journal.asks[ask_id].opened.until_us
         if until_us and run.clock.now_us() >= until_us + LETTER_GRACE_US:
             yield Commit([rec.AskAnswered(step_id=ask_id, yes=False, by="the clock", reason="nobody answered in time", timed_out=True)])
         else:
-            yield WaitForPerson(ask_id, until_us + LETTER_GRACE_US if until_us else 0)
+            yield WaitForPerson(ask_id, until_us + LETTER_GRACE_US if until_us else 0, step_id)
     return answer

@@ -9,6 +9,7 @@ from typing import Any
 from . import _records as rec
 from ._journal import verified
 from ._steps import shown_call
+from .budget import shown as amount
 from .store import Head, Row
 
 NOTE = 80
@@ -16,6 +17,7 @@ NOTE = 80
 
 STATES = {
     rec.AskOpened.kind: "asked", rec.AskAnswered.kind: "answered", rec.WatchTaken.kind: "watched", rec.WatchDrifted.kind: "drifted",
+    rec.BudgetSet.kind: "budget set",
 }  # fmt: skip
 """Words for a line that read better than the kind of its record."""
 
@@ -155,6 +157,8 @@ def _said(record: rec.Record) -> str:
             return f"no: {record.reason}"
         case rec.AskAnswered():
             return f"{record.by}: {'yes' if record.yes else 'no'}{_why(record.reason)}"
+        case rec.BudgetSet():
+            return f"{record.by}: {', '.join(amount(name, limit) for name, limit in record.limits.items())}{_why(record.reason)}"
         case rec.WatchTaken():
             shown = str(record.found.get("shown") or record.found.get("state") or "")
             return f"{shown}, accepted as it is" if record.accepted else shown

@@ -18,6 +18,8 @@ from ._ids import checked_text
 from ._landing import Errors, Verdict, rules_of
 from ._run import Body, Place, Scope, active, place, plain
 from ._steps import Approve, Call, Spec, life
+from .budget import Budget
+from .budget import checked as checked_budget
 from .codec.orders import OrderCodec
 from .codec.signature import Arguments, return_annotation
 from .codec.values import ValueCodec, codec_for
@@ -125,9 +127,10 @@ def checked_call_id(call_id: object) -> str:
 class Agent(Declared, Generic[P, R]):
     """A decorated agent."""
 
-    def __init__(self, fn: Callable[..., Any], *, name: str = "", version: str = "") -> None:
+    def __init__(self, fn: Callable[..., Any], *, name: str = "", version: str = "", budget: Budget | None = None) -> None:
         super().__init__(fn)
         self.name, self.version = name or getattr(fn, "__name__", "agent"), version
+        self.budget = checked_budget(budget, f"agent {self.name!r}")
         self.is_async = inspect.iscoroutinefunction(fn)
         self.arguments, self.orders = Arguments(fn, ()), OrderCodec(fn)
         self._codec: ValueCodec | None = None
@@ -174,6 +177,7 @@ class AgentOptions(TypedDict, total=False):
 
     name: str
     version: str
+    budget: Budget | None
 
 
 class Keeps(Protocol):

@@ -19,6 +19,7 @@ from ._run import Run
 from ._steps import Call, Spec, life, shown_call
 from .codec.failures import failure
 from .errors import (
+    BudgetExceeded,
     Cancelled,
     HoldfastError,
     LeaseLost,
@@ -146,6 +147,8 @@ def _did_it_happen(step_id: str, history: History) -> str:
 def _stopped(error: HoldfastError) -> rec.Record:
     if isinstance(error, RunInterrupted):
         return rec.RunReleased(reason=f"interrupted: step {error.step_id} was cancelled from outside")
+    if isinstance(error, BudgetExceeded):
+        return rec.RunFailed(error=failure(error))
     return rec.RunBlocked(step_id=getattr(error, "step_id", ""), error=failure(error))
 
 

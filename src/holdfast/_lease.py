@@ -18,6 +18,7 @@ from . import _records as rec
 from ._clock import Clock
 from ._ids import new_owner
 from ._journal import Journal
+from ._ledger import BUDGET
 from ._run import Run
 from .errors import Cancelled, Unwinding
 from .store import Letter, Store
@@ -153,6 +154,8 @@ def deliver(run: Run, letter: Letter) -> None:
             _settle(run, body, letter)
         case "answer" if body:
             _answer(run, body, letter)
+        case "budget" if body:
+            _told(run, rec.BudgetSet(step_id=BUDGET, limits=body["limits"], by=body["by"], reason=body.get("reason", "")), letter)
         case _:
             run.taking.append(letter.letter_id)
             log.warning("run %s got a letter of kind %r that cannot be read; it is taken and ignored", run.id, letter.kind)
@@ -197,12 +200,12 @@ def _answer(run: Run, body: rec.Json, letter: Letter) -> None:
 
 
 def _told(run: Run, record: rec.Record, letter: Letter) -> None:
-    """Record what a person said, in the same transaction as the letter is taken, and wake the step that waits for it."""
+    """Record what a person said, in the same transaction as the letter is taken, and wake the steps that wait for it."""
     try:
         run.committer.commit(run.journal, [record], [letter.letter_id])
     except Unwinding as ended:
         run.unwind(ended)
         return
-    waiter = run.waiters.get(record.step_id)
-    if waiter is not None:
-        waiter.wake()
+    for waiter in list(run.waiters.values()):
+        if waiter.step_id == record.step_id:
+            waiter.wake()

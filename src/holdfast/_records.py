@@ -33,7 +33,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Record):
-    """A run began; `args` are the agent's arguments, `origin` the root of all its idempotency keys."""
+    """A run began; `args` are the agent's arguments, `origin` the root of all its idempotency keys.
+
+    `budget` is what the code allows, and `by` in it says whether it was given for the run or for the agent.
+    """
 
     kind = "run.started"
     agent: str
@@ -43,13 +46,15 @@ class RunStarted(Record):
     version: str = ""
     tags: dict[str, str] = field(default_factory=dict)
     args_sha: str = ""
+    budget: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResumed(Record):
     """A process, or an operator's verb, took the run; `cleared` are the failures it goes behind.
 
-    `silent` where the owner before was not proven dead: what it had begun may still be under way.
+    `silent` where the owner before was not proven dead: what it had begun may still be under way. `budget` where the code allows
+    something else than before.
     """
 
     kind = "run.resumed"
@@ -58,6 +63,7 @@ class RunResumed(Record):
     version: str = ""
     cleared: list[str] = field(default_factory=list)
     silent: bool = False
+    budget: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,13 +255,14 @@ class DoubtSettled(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskOpened(Record):
-    """Somebody must answer before the run goes on here: an approval, a drift, a budget."""
+    """Somebody must answer before the run goes on here: an approval, a drift, a budget, of which a yes `grants` these limits."""
 
     kind = "ask.opened"
     topic: str
     question: str
     about: str = ""
     until_us: int = 0
+    grants: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +274,16 @@ class AskAnswered(Record):
     by: str
     reason: str = ""
     timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetSet(Record):
+    """An operator set limits of the run, which take the place of the code's; an open question about a limit is settled by it."""
+
+    kind = "budget.set"
+    limits: dict[str, float]
+    by: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,7 +333,7 @@ KINDS: dict[str, type[Record]] = {
     for cls in (
         RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunRepaired,
         StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
-        DoubtOpened, DoubtSettled, AskOpened, AskAnswered, WatchTaken, WatchDrifted, TimeoutFired, StateSaved, TimeRead,
+        DoubtOpened, DoubtSettled, AskOpened, AskAnswered, BudgetSet, WatchTaken, WatchDrifted, TimeoutFired, StateSaved, TimeRead,
     )
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from . import _records as rec
 from ._asking import consult
 from ._commands import Commit, Hang, Invoke, Life, Pause, Settle, Turn
-from ._door import pass_the_door
+from ._door import pass_the_door, within_budget
 from ._doubt import Action, Attempt, Finished, Found, Move, Uncertain, ask_first, settle
 from ._failpoints import reach
 from ._journal import args_digest
@@ -252,18 +252,17 @@ def _safe(call: Call, attempt: int) -> Life[Any]:
     if attempt > 1:
         yield from _taken_up_again(call, attempt)
     while True:
+        if run.journal.ledger.limits:
+            yield from within_budget(call)
         body = Body(call)
         call.started_at_us = run.clock.now_us()
         reach("step.before_body")
         run.long_steps[call.step_id] = (run.clock.monotonic_s(), partial(_started, call, attempt))
         try:
             result = yield Invoke(body, spec.fn, call.args, call.kwargs, spec.timeout_s)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (a body may raise anything)
             run.long_steps.pop(call.step_id, None)
-            delay_s = None if isinstance(error, HoldfastError) else delay_after(call, body, error)
-            if delay_s is None:
-                raise (yield from _failed(call, body, error, attempt)) from error
-            yield from _pause_before_retry(call, body, error, attempt, delay_s)
+            yield from _fail_or_wait(call, body, error, attempt)
             attempt += 1
             continue
         except BaseException as error:
@@ -308,7 +307,12 @@ def _broken_off(call: Call, attempt: int, error: BaseException, usage: Sequence[
         raise call.run.stop(RunInterrupted(call.run.id, call.step_id)) from error
 
 
-def _pause_before_retry(call: Call, body: Body, error: BaseException, attempt: int, delay_s: float) -> Life[None]:
+def _fail_or_wait(call: Call, body: Body, error: Exception, attempt: int) -> Life[None]:
+    """After an error: fail for good, or wait for the next attempt."""
+    ours = isinstance(error, HoldfastError) and not call.spec.effect
+    delay_s = None if ours else delay_after(call, body, error)
+    if delay_s is None:
+        raise (yield from _failed(call, body, error, attempt)) from error
     yield Commit([_attempt_failed(call, body, error, attempt, landed="no", delay_s=delay_s)])
     yield from _pause(call, attempt, delay_s)
 
@@ -355,6 +359,8 @@ def _attempt(call: Call, number: int) -> Life[Move]:
     """Intent, body, outcome."""
     if call.run.concluding:
         raise Parked  # the agent has returned: what a stray task would begin now, nobody would wait for
+    if call.run.journal.ledger.limits:
+        yield from within_budget(call)
     reach("effect.before_intent")
     yield Commit((_started(call, number),))
     reach("effect.after_intent")
@@ -389,10 +395,7 @@ def _judged(call: Call, body: Body, error: Exception, number: int) -> Life[Move]
         case "answer":
             raise (yield from _failed(call, body, error, number)) from error
         case "not_landed":
-            delay_s = delay_after(call, body, error)
-            if delay_s is None:
-                raise (yield from _failed(call, body, error, number)) from error
-            yield from _pause_before_retry(call, body, error, number, delay_s)
+            yield from _fail_or_wait(call, body, error, number)
             return Attempt(number + 1)
         case "unknown":
             yield Commit([_attempt_failed(call, body, error, number, landed="unknown", delay_s=0.0)])

@@ -94,6 +94,13 @@ async def signing(path: str) -> str:
         return "refused"
 
 
+@hf.agent(name="spending", budget=hf.Budget(steps=1))
+async def spending() -> str:
+    await remember("a")
+    await remember("b")
+    return await remember("c")
+
+
 @hf.agent(name="changing")
 async def changing() -> str:
     result = await remember("old" if not SEEN else "new")
@@ -120,6 +127,15 @@ def record() -> None:
         app.answer("old-signed", "approve:2", yes=False, by="ann", reason="not this one")
     SEEN.append("another price")
     play(STORE, signing, "a", run_id="old-signed")
+    with suppress(BaseException):
+        play(STORE, spending, run_id="old-spent")
+    with hf.Holdfast(STORE) as app:
+        app.answer("old-spent", "budget", yes=True, by="ann")
+    with suppress(BaseException):
+        play(STORE, spending, run_id="old-spent")
+    with hf.Holdfast(STORE) as app:
+        app.resume("old-spent", budget=hf.Budget(steps=9), by="ann", reason="worth it")
+    play(STORE, spending, run_id="old-spent")
     SEEN.clear()
     for _ in range(2):
         with suppress(BaseException):
