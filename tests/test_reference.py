@@ -87,6 +87,7 @@ VERBS = {name for name in hf.__all__ if name.islower()} - DECLARING
         ("Options of an agent", set(_decorators.AgentOptions.__annotations__)),
         ("Options of a run", RUN),
         ("Retry", {field.name for field in dataclasses.fields(hf.Retry)}),
+        ("Breaker", {field.name for field in dataclasses.fields(hf.Breaker)}),
         ("Budget", {field.name for field in dataclasses.fields(hf.Budget)}),
         ("Handle", public(vars(hf.Handle))),
         ("The current run", public(vars(Current))),

@@ -31,8 +31,10 @@ FORBIDDEN_TEXT = {
 }
 
 PUBLIC = [
+    "Breaker",
     "Budget",
     "BudgetExceeded",
+    "CircuitOpen",
     "Damaged",
     "Drifted",
     "Handle",

@@ -18,6 +18,7 @@ from ._ids import checked_text
 from ._landing import Errors, Verdict, rules_of
 from ._run import Body, Place, Scope, active, place, plain
 from ._steps import Approve, Call, Spec, life
+from .breaker import Breaker, circuit_of
 from .budget import Budget
 from .budget import checked as checked_budget
 from .codec.orders import OrderCodec
@@ -158,6 +159,7 @@ class StepOptions(TypedDict, total=False):
 
     name: str
     retry: Retry | None
+    breaker: str | Breaker | None
     timeout: Duration | None
     raises: type[Exception] | tuple[type[Exception], ...]
     call_id: str | Callable[..., str] | None
@@ -362,7 +364,8 @@ def _declared(fn: Any, options: dict[str, Any]) -> Step:
     raises = given.pop("raises", ())
     spec = Spec(
         fn=fn, name=name, is_async=is_async, timeout_s=None if timeout is None else seconds(timeout, "timeout"),
-        raises=raises if isinstance(raises, tuple) else (raises,), errors=rules_of(given.pop("errors", ())), **given,
+        raises=raises if isinstance(raises, tuple) else (raises,), errors=rules_of(given.pop("errors", ())),
+        breaker=circuit_of(given.pop("breaker", None), repr(name)), **given,
     )  # fmt: skip
     _refuse_other_probe(spec)
     return Step(spec)
@@ -372,7 +375,7 @@ def _options_of(spec: Spec) -> dict[str, Any]:
     return {
         "name": spec.name, "retry": spec.retry, "timeout": spec.timeout_s, "raises": spec.raises, "call_id": spec.call_id,
         "returns": spec.returns, "ignore": spec.ignore, "in_doubt": spec.in_doubt, "key": spec.key,
-        "approve": spec.approve, "errors": spec.errors,
+        "approve": spec.approve, "errors": spec.errors, "breaker": spec.breaker,
     }  # fmt: skip
 
 

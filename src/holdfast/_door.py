@@ -2,24 +2,28 @@
 
 What the journal says was cancelled before it had an outcome must not begin; nor a blocking step whose time is over. Before the first
 new step of a resumed run, what it relies on is compared with what it was. Before every body, where the run has a budget, it is looked
-whether a limit is reached.
+whether a limit is reached; and where the step has a breaker, whether that is open.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import _records as rec
 from ._asking import consult, is_asked
-from ._commands import Commit, Hang, Life, Pause, Turn
+from ._commands import Commit, Hang, Invoke, Life, Pause, Turn
 from ._ledger import BUDGET, Reached
-from ._run import Run
+from ._run import Body, Run
 from ._watch import compare
-from .errors import BudgetExceeded, RunInterrupted
+from .breaker import Circuit, Go, Rest, Word, word_of
+from .errors import BudgetExceeded, CircuitOpen, RunInterrupted
 
 if TYPE_CHECKING:
     from ._steps import Call
+
+TRIAL_POLL_S = 0.05
+"""How often an attempt looks whether the one that tries a breaker has ended."""
 
 MOMENT_S = 0.005
 """How often a branch looks whether the question that another one is putting has been stored."""
@@ -42,19 +46,57 @@ def pass_the_door(call: Call) -> Life[None]:
 
 
 def within_budget(call: Call) -> Life[None]:
-    """Go on only while the budget allows it; where a limit is reached, a person is asked, or the run ends here.
-
-    Nothing has begun: a recorded cancellation of this wait needs no record of its own, and any other stops the run.
-    """
+    """Go on only while the budget allows it; where a limit is reached, a person is asked, or the run ends here."""
     run, history = call.run, call.run.journal.histories.get(call.step_id)
     further = history is not None and history.failures > 0
+    while not run.concluding and (reached := run.journal.ledger.reached(run.clock.now_us(), further=further)) is not None:
+        yield from _before_it_began(call, _more(call, reached))
+
+
+def _before_it_began(call: Call, wait: Life[None]) -> Life[None]:
+    """A wait before a body: a recorded cancellation of it needs no record of its own, and any other stops the run."""
     try:
-        while not run.concluding and (reached := run.journal.ledger.reached(run.clock.now_us(), further=further)) is not None:
-            yield from _more(call, reached)
+        yield from wait
     except asyncio.CancelledError as error:
-        if run.ended is None and not call.scope.cause():
-            raise run.stop(RunInterrupted(run.id, call.step_id)) from error
+        if call.run.ended is None and not call.scope.cause():
+            raise call.run.stop(RunInterrupted(call.run.id, call.step_id)) from error
         raise
+
+
+def let_through(call: Call, circuit: Circuit) -> Life[None]:
+    """Go on when the breaker lets this attempt begin; `CircuitOpen` where it rests.
+
+    While another attempt tries whether the other side is back, this one waits for it, at most for the time of a rest. A `def` step on
+    the event loop cannot: it would stop the one that tries.
+    """
+    clock, rest_s = call.run.clock, circuit.breaker.rest_s()
+    until_s = clock.monotonic_s() + (rest_s if call.spec.is_async or call.run.blocking else 0.0)
+    while not isinstance(answer := circuit.admit(call, clock.monotonic_s()), Go):
+        if isinstance(answer, Rest):
+            raise CircuitOpen(circuit.name, answer.rest_s)
+        if clock.monotonic_s() >= until_s:
+            raise CircuitOpen(circuit.name, rest_s)
+        call.run.check()
+        yield from _before_it_began(call, _moment(TRIAL_POLL_S))
+
+
+def _moment(seconds: float) -> Life[None]:
+    yield Pause(seconds)
+
+
+def overheard(call: Call, body: Body, circuit: Circuit) -> Life[Any]:
+    """The body of an attempt that the breaker let through; how it ends is told to the breaker."""
+    spec, clock = call.spec, call.run.clock
+    word: Word = "nothing"
+    try:
+        result = yield Invoke(body, spec.fn, call.args, call.kwargs, spec.timeout_s)
+        word = "success"
+    except Exception as error:
+        word = word_of(error, effect=spec.effect, raises=spec.raises, errors=spec.errors, retry=spec.retry)
+        raise
+    finally:
+        circuit.tell(call, word, clock.monotonic_s())
+    return result
 
 
 def _more(call: Call, reached: Reached) -> Life[None]:

@@ -82,6 +82,7 @@ class History:
                 self.answered = self.lost = False
             case rec.AttemptFailed():
                 self._identify(record.name, record.fingerprint, effect=self.effect)
+                self.lapsed += self.pending and record.attempt != self.attempts  # this one never began, the one before had
                 self.attempts, self.trouble = record.attempt, record
                 self.failures, self.pending, self.failed_us = self.failures + 1, False, at_us
                 self.began_us, self.usd = self.began_us or record.started_us or at_us, self.usd + rec.cost_usd(record.usage)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from . import _records as rec
 from ._asking import consult
 from ._commands import Commit, Hang, Invoke, Life, Pause, Settle, Turn
-from ._door import pass_the_door, within_budget
+from ._door import let_through, overheard, pass_the_door, within_budget
 from ._doubt import Action, Attempt, Finished, Found, Move, Uncertain, ask_first, settle
 from ._failpoints import reach
 from ._journal import args_digest
@@ -26,11 +26,13 @@ from ._replay import Doubt, Execute, History, Landed, Mismatch, Raise, Return, d
 from ._replay import Hang as Hung
 from ._run import Body, Scope
 from ._trying import asked_to_wait_s, delay_after, left_to_wait
+from .breaker import Circuit
 from .codec.failures import failure, rebuild, told
 from .codec.fingerprint import encode_arguments, identity
 from .codec.signature import Arguments, return_annotation
 from .codec.values import ValueCodec, codec_for
 from .errors import (
+    CircuitOpen,
     Drifted,
     HoldfastError,
     InDoubt,
@@ -50,7 +52,7 @@ from .errors import (
 )  # fmt: skip
 from .retry import Retry
 
-OURS = (Drifted, Refused, NotKept, NestedStep, LostContext, WrongMode, NoRun, KeyReused, Misuse)
+OURS = (CircuitOpen, Drifted, Refused, NotKept, NestedStep, LostContext, WrongMode, NoRun, KeyReused, Misuse)
 """Errors of our own that a body may raise, and that come back as themselves."""
 
 SHOWN = 200
@@ -68,8 +70,8 @@ class Spec:
     """What was declared of a step: its function and its options."""
 
     __slots__ = (
-        "_codec", "approve", "arguments", "call_id", "effect", "errors", "fn", "ignore", "in_doubt", "is_async", "key", "name", "raises",
-        "retry", "returns", "timeout_s",
+        "_codec", "approve", "arguments", "breaker", "call_id", "effect", "errors", "fn", "ignore", "in_doubt", "is_async", "key", "name",
+        "raises", "retry", "returns", "timeout_s",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +84,7 @@ class Spec:
         approve: Approve | None = None,
         key: str | Callable[..., str] | None = None,
         retry: Retry | None = None,
+        breaker: Circuit | None = None,
         timeout_s: float | None = None,
         raises: tuple[type[BaseException], ...] = (),
         errors: Rules = (),
@@ -91,7 +94,7 @@ class Spec:
     ) -> None:
         self.fn, self.name, self.is_async = fn, name, is_async
         self.effect, self.in_doubt, self.key = in_doubt is not None, in_doubt, key
-        self.approve = approve
+        self.approve, self.breaker = approve, breaker
         self.retry, self.timeout_s, self.raises, self.errors = retry, timeout_s, raises, errors
         self.call_id, self.returns, self.ignore = call_id, returns, ignore
         self.arguments = Arguments(fn, ignore)
@@ -259,7 +262,11 @@ def _safe(call: Call, attempt: int) -> Life[Any]:
         reach("step.before_body")
         run.long_steps[call.step_id] = (run.clock.monotonic_s(), partial(_started, call, attempt))
         try:
-            result = yield Invoke(body, spec.fn, call.args, call.kwargs, spec.timeout_s)
+            if spec.breaker is None:
+                result = yield Invoke(body, spec.fn, call.args, call.kwargs, spec.timeout_s)
+            else:
+                yield from let_through(call, spec.breaker)
+                result = yield from overheard(call, body, spec.breaker)
         except Exception as error:  # noqa: BLE001 (a body may raise anything)
             run.long_steps.pop(call.step_id, None)
             yield from _fail_or_wait(call, body, error, attempt)
@@ -284,6 +291,8 @@ def _safe(call: Call, attempt: int) -> Life[Any]:
 def _invoked(call: Call, body: Body, attempt: int) -> Life[Any]:
     """The body; where it is cancelled, that is recorded before the cancellation goes on."""
     try:
+        if call.spec.breaker is not None:
+            return (yield from overheard(call, body, call.spec.breaker))
         return (yield Invoke(body, call.spec.fn, call.args, call.kwargs, call.spec.timeout_s))
     except Exception:
         raise
@@ -309,7 +318,7 @@ def _broken_off(call: Call, attempt: int, error: BaseException, usage: Sequence[
 
 def _fail_or_wait(call: Call, body: Body, error: Exception, attempt: int) -> Life[None]:
     """After an error: fail for good, or wait for the next attempt."""
-    ours = isinstance(error, HoldfastError) and not call.spec.effect
+    ours = isinstance(error, HoldfastError) and not isinstance(error, CircuitOpen) and not call.spec.effect
     delay_s = None if ours else delay_after(call, body, error)
     if delay_s is None:
         raise (yield from _failed(call, body, error, attempt)) from error
@@ -356,11 +365,37 @@ def _effect(call: Call, move: Move) -> Life[Any]:
 
 
 def _attempt(call: Call, number: int) -> Life[Move]:
-    """Intent, body, outcome."""
+    """An attempt, if nothing stands against it now; where its breaker is open, nothing begins and no intent is written."""
     if call.run.concluding:
         raise Parked  # the agent has returned: what a stray task would begin now, nobody would wait for
     if call.run.journal.ledger.limits:
         yield from within_budget(call)
+    circuit = call.spec.breaker
+    if circuit is None:
+        return (yield from _carried_out(call, number))
+    try:
+        yield from let_through(call, circuit)
+    except CircuitOpen as error:
+        return (yield from _turned_away(call, error, number))
+    try:
+        return (yield from _carried_out(call, number))
+    finally:
+        circuit.tell(call, "nothing", call.run.clock.monotonic_s())  # in case it came to its end before its body began
+
+
+def _turned_away(call: Call, error: CircuitOpen, number: int) -> Life[Move]:
+    """This attempt did not happen; whether an earlier one did may still not be known."""
+    body, history = Body(call), call.run.journal.histories.get(call.step_id)
+    call.started_at_us = call.run.clock.now_us()
+    if history is not None and history.may_have_happened():
+        yield Commit([_attempt_failed(call, body, error, number, landed="unknown", delay_s=0.0)])
+        return Uncertain(number, told(error), live=True, after_s=error.rest_s)
+    yield from _fail_or_wait(call, body, error, number)
+    return Attempt(number + 1)
+
+
+def _carried_out(call: Call, number: int) -> Life[Move]:
+    """Intent, body, outcome."""
     reach("effect.before_intent")
     yield Commit((_started(call, number),))
     reach("effect.after_intent")

@@ -169,6 +169,20 @@ class BudgetExceeded(HoldfastError):
         )
 
 
+class CircuitOpen(HoldfastError):
+    """Too many calls of a dependency failed in a row, so this one was not made."""
+
+    def __init__(self, name: str, rest_s: float) -> None:
+        self.name, self.rest_s = name, rest_s
+        super().__init__(name, rest_s)
+
+    def __str__(self) -> str:
+        return (
+            f"the breaker {self.name!r} is open for another {self.rest_s:.1f} s, because too many calls failed in a row; "
+            f"this one was not made. It is tried again where retry= allows it; otherwise run again later"
+        )
+
+
 class NotKept(HoldfastError):
     """A value cannot be kept so that it comes back equal."""
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from holdfast._clients import CHAIN_LIMIT, attribute, http_status, is_of
 from holdfast._duration import Duration, seconds
-from holdfast.errors import Misuse
+from holdfast.errors import CircuitOpen, Misuse
 
 RETRY_AFTER_LIMIT_S = 3_600.0
 """The longest wait that the other side may ask for."""
@@ -44,6 +44,8 @@ On: TypeAlias = Callable[[BaseException], bool] | type[BaseException] | tuple[ty
 
 def _transient(error: BaseException) -> bool:
     """Whether the error is likely to go away by itself: connection errors, time-outs, HTTP 408, 409, 425, 429 and 5xx."""
+    if isinstance(error, CircuitOpen):
+        return True
     found: BaseException | None = error
     for _ in range(CHAIN_LIMIT):
         if found is None or isinstance(found, _MISTAKES):
@@ -96,7 +98,7 @@ class Retry:
         `dice` in [0, 1) spreads the waits, so that a crowd does not come back at once; `now` is needed to read a Retry-After with a date.
         `since_s` is how long ago the first attempt began, `usd` what the attempts have cost.
         """
-        if failed >= self.attempts or not self._applies(error):
+        if failed >= self.attempts or not self.applies(error):
             return None
         delay_s = max(self.backoff_s(failed, dice), retry_after_s(error, now))
         return None if self.stops(failed, since_s=since_s + delay_s, usd=usd) else delay_s
@@ -110,7 +112,10 @@ class Retry:
         """Seconds to wait after the `failed`-th failure, whatever went wrong."""
         return self._grown_s(failed) * (0.5 + dice / 2)
 
-    def _applies(self, error: BaseException) -> bool:
+    def applies(self, error: BaseException) -> bool:
+        """Whether this is an error after which to try again; that a breaker was open always is."""
+        if isinstance(error, CircuitOpen):
+            return True
         if isinstance(self.on, type | tuple):
             return isinstance(error, self.on)
         return bool(self.on(error))
@@ -145,7 +150,9 @@ def _reason(error: BaseException) -> BaseException | None:
 
 
 def retry_after_s(error: BaseException, now: datetime | None) -> float:
-    """What the other side asks to wait, bounded; 0 where it asks for nothing."""
+    """What the other side asks to wait, bounded; 0 where it asks for nothing. A breaker asks for its rest."""
+    if isinstance(error, CircuitOpen):
+        return error.rest_s
     found: BaseException | None = error
     for _ in range(CHAIN_LIMIT):
         if found is None:
