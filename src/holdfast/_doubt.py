@@ -255,9 +255,9 @@ def _delay_s(call: Call, doubt: Uncertain) -> float:
 
 
 def _used_up(call: Call, delay_s: float) -> bool:
-    """Whether the policy allows no attempt after that wait."""
+    """Whether the policy allows no attempt after that wait; where nothing failed but its process, no time is over."""
     history = call.run.journal.histories[call.step_id]
-    since_s = (call.run.clock.now_us() - (history.began_us or call.run.clock.now_us())) / 1e6
+    since_s = (call.run.clock.now_us() - history.began_us) / 1e6 if history.failures else 0.0
     return _policy(call).stops(history.tries(), since_s=since_s + delay_s, usd=history.usd)
 
 

@@ -20,7 +20,8 @@ from ._ids import new_owner
 from ._journal import Journal
 from ._ledger import BUDGET
 from ._run import Run
-from .errors import Cancelled, Unwinding
+from .budget import read_limits
+from .errors import Cancelled, HoldfastError, Unwinding
 from .store import Letter, Store
 
 LEASE_S = 15.0
@@ -154,8 +155,8 @@ def deliver(run: Run, letter: Letter) -> None:
             _settle(run, body, letter)
         case "answer" if body:
             _answer(run, body, letter)
-        case "budget" if body:
-            _told(run, rec.BudgetSet(step_id=BUDGET, limits=body["limits"], by=body["by"], reason=body.get("reason", "")), letter)
+        case "budget" if body and _limits(body):
+            _told(run, rec.BudgetSet(step_id=BUDGET, limits=_limits(body), by=body["by"], reason=body.get("reason", "")), letter)
         case _:
             run.taking.append(letter.letter_id)
             log.warning("run %s got a letter of kind %r that cannot be read; it is taken and ignored", run.id, letter.kind)
@@ -167,6 +168,13 @@ def _read(letter: Letter) -> rec.Json | None:
     except ValueError:
         return None
     return body if isinstance(body, dict) and "by" in body else None
+
+
+def _limits(body: rec.Json) -> dict[str, float]:
+    try:
+        return read_limits(dict(body["limits"]))
+    except (HoldfastError, KeyError, TypeError, ValueError):
+        return {}
 
 
 def _cancel(run: Run, cancelled: Cancelled | None) -> None:

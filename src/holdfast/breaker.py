@@ -177,9 +177,9 @@ class Circuit:
             before, self._state = self._state, told(self._state, who, word, now_s, self.breaker)
             after = self._state
         if isinstance(after, Open) and word == "failure" and after != before:
-            log.warning("breaker %r is open: nobody calls it for %g s", self.name, self.breaker.rest_s())
+            log.info("breaker %r is open: nobody calls it for %g s", self.name, self.breaker.rest_s())
         if isinstance(after, Closed) and isinstance(before, Trying):
-            log.warning("breaker %r is closed again", self.name)
+            log.info("breaker %r is closed again", self.name)
 
     def settle_on(self, breaker: Breaker) -> None:
         """Take these settings; others than were declared elsewhere are refused."""
