@@ -326,6 +326,65 @@ def test_a_word_that_comes_while_other_branches_execute_reaches_every_branch_tha
     assert "run.waiting" not in lines(store)
 
 
+def test_a_recorded_time_out_around_the_wait_is_replayed_as_it_was() -> None:
+    store, did = MemoryStore(), list[int]()
+
+    async def guarded(spend: Callable[[int], Any]) -> str:
+        try:
+            async with hf.timeout(0.05):
+                return str(await spend(2))
+        except TimeoutError:
+            return "late"
+
+    @hf.step
+    async def spend(number: int) -> int:
+        did.append(number)
+        return number
+
+    @hf.agent(budget=hf.Budget(steps=1))
+    async def work() -> str:
+        await spend(1)
+        return await guarded(spend)
+
+    with hf.Holdfast(store, lease=0.02) as app:
+        assert app.run(work, run_id="r") == "late"
+        assert app.run(work, run_id="r") == "late"
+    assert did == [1]
+    assert "timeout.fired 2" in lines(store)
+
+
+def test_a_cancellation_from_outside_while_it_waits_stops_the_run_and_loses_nothing() -> None:
+    """Code that went on after that would take a path that replay cannot take."""
+    store, did, brief = MemoryStore(), list[int](), list[float]([0.05, 20])
+
+    @hf.step
+    async def spend(number: int) -> int:
+        did.append(number)
+        return number
+
+    @hf.step
+    async def linger() -> int:
+        await asyncio.sleep(0.3)
+        return 0
+
+    async def guarded() -> str:
+        await spend(1)
+        try:
+            return str(await asyncio.wait_for(spend(2), brief.pop(0)))
+        except Exception:  # noqa: BLE001 (as frameworks do)
+            return "swallowed"
+
+    @hf.agent
+    async def work() -> list[Any]:
+        return list(await hf.gather(linger(), guarded()))
+
+    with hf.Holdfast(store, lease=0.02) as app:
+        with pytest.raises(hf.RunInterrupted):
+            app.run(work, run_id="r", wait=False, budget=hf.Budget(steps=1))
+        assert (did, status(store)) == ([1], "queued")
+        assert app.run(work, run_id="r", wait=False, budget=hf.Budget(steps=9)) == [0, "2"]
+
+
 # --- failing --------------------------------------------------------------------------------------------------------
 
 

@@ -47,14 +47,13 @@ class Ledger:
     """The totals of one run, and its limits: those of the code, those an operator has set instead, and what was granted on top."""
 
     __slots__ = (
-        "_amounts", "_executing", "_last_us", "_time_us", "asking", "changes", "granted", "limits", "on_limit", "recorded", "retries",
+        "_amounts", "_last_us", "_since_us", "_time_us", "asking", "changes", "granted", "limits", "on_limit", "recorded", "retries",
         "set_by_operator", "steps", "tokens", "usd",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.usd, self.tokens, self.steps, self.retries = 0.0, 0, 0, 0
-        self._time_us = self._last_us = 0
-        self._executing = False
+        self._time_us = self._since_us = self._last_us = 0
         self.recorded: rec.Json = {}
         self.set_by_operator: dict[str, float] = {}
         self.granted: dict[str, float] = {}
@@ -65,25 +64,34 @@ class Ledger:
         self.asking = ""
 
     def fold(self, record: rec.Record, at_us: int) -> None:
-        """Take one more record into account."""
-        kind = type(record)
-        if self._executing and kind is not rec.RunResumed:
-            self._time_us += max(0, at_us - self._last_us)
-        self._last_us = at_us
+        """Take one more record into account; that a step is done is by far the most frequent, so it is looked at first."""
+        if type(record) is rec.StepDone:
+            self._last_us = at_us
+            if record.fingerprint:  # a race has a winner and no arguments: it is no step
+                self.steps += 1
+            if record.usage:
+                self._charge(record.usage)
+        else:
+            self._fold_other(record, at_us)
+
+    def _fold_other(self, record: rec.Record, at_us: int) -> None:
         match record:
-            case rec.StepDone():
-                self.steps += bool(record.fingerprint)  # a race has a winner and no arguments: it is no step
-                if record.usage:
-                    self._charge(record.usage)
             case rec.StepFailed() | rec.StepBrokenOff() | rec.AttemptFailed():
                 self._fold_trouble(record)
             case rec.RunStarted() | rec.RunResumed():
-                self._executing = bool(record.owner)
+                self._end_of_life(self._last_us)
+                self._since_us = at_us if record.owner else 0
                 if record.budget:
                     self.recorded = record.budget
                     self._reckon()
-            case _ if kind in ENDS:
-                self._executing = False
+            case _ if type(record) in ENDS:
+                self._end_of_life(at_us)
+        self._last_us = at_us
+
+    def _end_of_life(self, at_us: int) -> None:
+        """Whoever executed the run does so no more; after a crash, its last record was its last word."""
+        self._time_us += max(0, at_us - self._since_us) if self._since_us else 0
+        self._since_us = 0
 
     def set(self, limits: Mapping[str, float]) -> None:
         """An operator's limits take the place of the code's, and of what was granted on top of them."""
@@ -112,7 +120,7 @@ class Ledger:
     def _of(self, name: str, now_us: int) -> float:
         if name != "time":
             return float(getattr(self, name))
-        return (self._time_us + (max(0, now_us - self._last_us) if self._executing else 0)) / 1e6
+        return (self._time_us + (max(0, now_us - self._since_us) if self._since_us else 0)) / 1e6
 
     def _fold_trouble(self, record: rec.StepFailed | rec.StepBrokenOff | rec.AttemptFailed) -> None:
         match record:
