@@ -592,4 +592,3 @@ def test_a_cost_that_is_no_amount_is_refused(wrong: Any) -> None:
 
     with pytest.raises(Misuse, match="is no amount"):
         hf.run(work, store=MemoryStore())
-

@@ -31,8 +31,9 @@ class Reached(NamedTuple):
 
     def granted(self) -> float:
         """The limit after a person has agreed: the same amount once more; on top of what is spent, where that is more already."""
-        amount = max(self.amount, 1) if self.name == "retries" else self.amount
-        return self.limit + amount if self.limit + amount > self.spent else self.spent + amount
+        if self.name == "retries":  # of what is spent, the last failure has not been followed by an attempt yet
+            return max(self.limit, self.spent - 1) + max(self.amount, 1)
+        return self.limit + self.amount if self.limit + self.amount > self.spent else self.spent + self.amount
 
     def told(self) -> str:
         """How much of what is spent, in words."""
