@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
+from crashing import Crash, crashing, lines, play
 from holdfast import _records as rec
+from holdfast._journal import Journal
 from holdfast._ledger import Ledger, Reached
+from holdfast.stores.memory import MemoryStore
 
 SECOND_US = 1_000_000
 COST = [{"usd": 0.5, "input_tokens": 3, "output_tokens": 4}]
@@ -85,6 +88,33 @@ def test_limits_are_the_codes_then_the_operators_then_what_was_granted() -> None
 )
 def test_a_grant_is_the_same_amount_once_more_and_never_less_than_is_spent(reached: Reached, granted: float) -> None:
     assert reached.granted() == granted
+
+
+@pytest.mark.parametrize(("changes", "still_open"), [(1, False), (2, True)])
+def test_a_question_that_was_put_while_the_limits_changed_waits_for_nobody(changes: int, *, still_open: bool) -> None:
+    journal = Journal("r")
+    asked = rec.AskOpened(step_id="budget", topic="budget", question="more?", about=f"usd 2.0 {changes}", grants={"usd": 4.0})
+    said = [STARTED, rec.BudgetSet(step_id="budget", limits={"usd": 50.0}, by="ann"), asked]
+    journal.stored(journal.seal(said, at_us=1), said)
+    assert [ask_id for ask_id, _ in journal.open_asks()] == ["budget"] * still_open
+    assert dict(journal.ledger.limits) == {"usd": 50.0}
+
+
+@pytest.mark.parametrize("limits", ['{"usd": -1}', '{"usd": "much"}', '{"love": 5}', "5", "null", "[]"])
+def test_a_letter_with_limits_that_make_no_sense_is_taken_and_changes_nothing(limits: str) -> None:
+    store, crashes = MemoryStore(), [Crash()]
+
+    @hf.agent
+    def work() -> str:
+        if crashes:
+            raise crashes.pop()
+        return "done"
+
+    crashing(lambda: play(store, work))
+    store.post("r", "budget", f'{{"by": "ann", "limits": {limits}}}'.encode(), 1)
+    assert play(store, work) == "done"
+    assert store.letters(["r"]) == []
+    assert "budget.set budget" not in lines(store)
 
 
 def spender(folder: Path, failpoint: str = "") -> str:

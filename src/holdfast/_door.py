@@ -105,7 +105,7 @@ def _more(call: Call, reached: Reached) -> Life[None]:
     told = reached.told()
     if run.journal.ledger.on_limit == "fail":
         raise run.stop(BudgetExceeded(run.id, reached.name, told))
-    about, mine = _the_question(run, f"{reached.name} {reached.limit} {run.journal.ledger.changes}")
+    about, mine = _the_question(run, run.journal.ledger.about(f"{reached.name} {reached.limit}"))
     while not mine and not is_asked(run, BUDGET, about):
         run.check()
         yield Pause(MOMENT_S)

@@ -318,6 +318,8 @@ class Journal:
                 self.times.setdefault(record.step_id, []).extend(record.times_us)
             case rec.AskOpened():
                 self.asks[record.step_id] = Question(record, row.at_us)
+                if record.step_id == BUDGET and record.about != self.ledger.about(record.about):
+                    self._settle_budget("the engine", "the limits changed while it was put")
             case rec.AskAnswered():
                 asked = self.asks[record.step_id]
                 asked.answer = record

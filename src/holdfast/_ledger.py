@@ -113,6 +113,10 @@ class Ledger:
                 return Reached(name, spent, limit, self._amounts[name])
         return None
 
+    def about(self, limit: str) -> str:
+        """What a question is about: the limit, by name and amount, as often as limits have changed; every change makes it another."""
+        return f"{' '.join(limit.split()[:2])} {self.changes}"
+
     def spent(self, now_us: int) -> Spent:
         """What was spent until now; `now_us` tells how long this life has lasted, where somebody executes the run."""
         seconds = self._of("time", now_us)
