@@ -115,7 +115,8 @@ def test_what_was_watched_and_how_it_drifted_reads_well(app: hf.Holdfast, tmp_pa
     assert [note.partition(":")[0] for note in drifted] == ["changed"]
     assert drifted[0].endswith("-> warn")
     assert "accepted as it is" in notes(app, "watched")[-1]
-    assert set(_checkpoints.STATES.values()) == {"asked", "answered", "watched", "drifted", "model changed", "model accepted"}
+    words = {"asked", "answered", "watched", "drifted", "model changed", "model accepted", "budget set"}
+    assert set(_checkpoints.STATES.values()) == words
 
 
 def test_only_processes_that_took_the_run_up_are_counted(app: hf.Holdfast) -> None:

@@ -20,6 +20,7 @@ QUICKSTART = ROOT / "docs" / "quickstart.md"
 GUIDE = ROOT / "docs" / "guide.md"
 DRIFT = ROOT / "docs" / "drift.md"
 DOUBT = ROOT / "docs" / "doubt.md"
+LIMITS = ROOT / "docs" / "limits.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
@@ -116,7 +117,9 @@ def test_the_snippets_of_the_page_are_python(page: Path) -> None:
         compile(snippet, f"snippet {number} of {page.name}", "exec")
 
 
-@pytest.mark.parametrize(("page", "printed"), [(GUIDE, "the run has ended\n"), (DOUBT, ""), (DRIFT, "")], ids=["guide", "doubt", "drift"])
+@pytest.mark.parametrize(
+    ("page", "printed"), [(GUIDE, "the run has ended\n"), (DOUBT, ""), (DRIFT, ""), (LIMITS, "")], ids=["guide", "doubt", "drift", "limits"]
+)
 def test_the_snippets_of_the_page_run_in_order(page: Path, printed: str, tmp_path: Path) -> None:
     (tmp_path / "snippets.py").write_text("\n".join(blocks(page, "python")))
     assert run(["python", "snippets.py"], tmp_path) == printed

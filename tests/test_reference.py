@@ -87,6 +87,8 @@ VERBS = {name for name in hf.__all__ if name.islower()} - DECLARING
         ("Options of an agent", set(_decorators.AgentOptions.__annotations__)),
         ("Options of a run", RUN),
         ("Retry", {field.name for field in dataclasses.fields(hf.Retry)}),
+        ("Breaker", {field.name for field in dataclasses.fields(hf.Breaker)}),
+        ("Budget", {field.name for field in dataclasses.fields(hf.Budget)}),
         ("Handle", public(vars(hf.Handle))),
         ("The current run", public(vars(Current))),
         ("Verbs", VERBS),
@@ -129,6 +131,12 @@ def test_a_call_is_shown_with_its_parameters(cell: str, fn: Callable[..., Any]) 
 def test_the_defaults_of_retry_are_the_real_ones() -> None:
     shown = {row[0].strip("`"): row[1].strip("`") for row in tables("Retry")[0] if row[0] != "`on`"}
     assert {name: ast.literal_eval(value) for name, value in shown.items()} == {name: getattr(hf.Retry(), name) for name in shown}
+
+
+def test_the_defaults_of_a_budget_are_the_real_ones() -> None:
+    real = hf.Budget(usd=1)
+    shown = {row[0].strip("`"): row[1].strip("`") for row in tables("Budget")[0] if row[0] != "`usd`"}
+    assert {name: ast.literal_eval(value) for name, value in shown.items()} == {name: getattr(real, name) for name in shown}
 
 
 def test_every_public_name_is_on_the_page() -> None:

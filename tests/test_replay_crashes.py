@@ -122,7 +122,7 @@ def resent_and_refused() -> str:
 
 def test_refused_repetition_does_not_end_the_doubt_of_the_first_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resent_and_refused() == "waiting, InDoubt"
-    monkeypatch.setattr("holdfast._replay.History._may_have_happened", lambda self: False)
+    monkeypatch.setattr("holdfast._replay.History.may_have_happened", lambda self: False)
     assert resent_and_refused() == "ConnectionRefusedError"
 
 

@@ -31,6 +31,10 @@ FORBIDDEN_TEXT = {
 }
 
 PUBLIC = [
+    "Breaker",
+    "Budget",
+    "BudgetExceeded",
+    "CircuitOpen",
     "Damaged",
     "Drifted",
     "Handle",
@@ -55,6 +59,7 @@ PUBLIC = [
     "RunFailed",
     "RunInterrupted",
     "RunWaiting",
+    "Spent",
     "StepFailed",
     "StoreError",
     "Unknown",

@@ -323,15 +323,15 @@ def test_usage_is_summed_into_the_run() -> None:
     @hf.agent
     async def agent() -> None:
         await ask(1.0)
-        spent.append(hf.current().spent)
+        spent.append(hf.current().spent.usd)
         try:
             await wrong()
         except ValueError:
-            spent.append(hf.current().spent)
+            spent.append(hf.current().spent.usd)
         if len(spent) == 2:
             raise Crash
         await ask(2.0)
-        spent.append(hf.current().spent)
+        spent.append(hf.current().spent.usd)
 
     store = MemoryStore()
     crashing(lambda: play(store, agent))

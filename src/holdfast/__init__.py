@@ -8,7 +8,11 @@ from ._decorators import agent, effect, resend, reset, step, verify
 from ._landing import Landed, NotLanded, Unknown, Verdict
 from ._timeouts import timeout
 from ._verbs import cleanup, current, key, now, plain, resource, state, usage, watch
+from .breaker import Breaker
+from .budget import Budget, Spent
 from .errors import (
+    BudgetExceeded,
+    CircuitOpen,
     Damaged,
     Drifted,
     HoldfastError,
@@ -35,11 +39,11 @@ from .errors import (
 from .retry import Retry
 
 __all__ = [
-    "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged",
-    "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused", "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict",
-    "RunFailed", "RunInterrupted", "RunWaiting", "StepFailed", "StoreError", "Unknown", "UnknownRun", "Verdict", "agent", "cleanup",
-    "current", "effect", "first", "gather", "key", "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step",
-    "timeout", "usage", "verify", "watch",
+    "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt",
+    "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused",
+    "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunWaiting", "Spent",
+    "StepFailed", "StoreError", "Unknown", "UnknownRun", "Verdict", "agent", "cleanup", "current", "effect", "first", "gather", "key",
+    "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step", "timeout", "usage", "verify", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from ._ids import checked_run_id, checked_text, new_run_id
 from ._lease import LEASE_S, Keeper, Observer
 from ._run import Body, Scope, place
 from ._runner import Engine, Order, attend_async, attend_blocking
+from .budget import Budget, checked
 from .errors import Misuse, NestedStep, UnknownRun
 from .store import Store
 from .stores.opening import open_store
@@ -43,6 +44,7 @@ class RunOptions(TypedDict, total=False):
 
     run_id: str | None
     tags: Mapping[str, str] | None
+    budget: Budget | None
 
 
 class Handle(Generic[R]):
@@ -238,11 +240,17 @@ class Holdfast:
 
         return (_operate.undo if undo else _operate.cancel)(self.engine, run_id, by=by or _operate.somebody(), reason=reason)
 
-    def resume(self, run_id: str, *, by: str | None = None, reason: str = "") -> str:
-        """Mark a failed, blocked or waiting run as ready for whoever runs its agent next."""
+    def resume(self, run_id: str, *, budget: Budget | None = None, by: str | None = None, reason: str = "") -> str:
+        """Mark a failed, blocked or waiting run as ready for whoever runs its agent next.
+
+        The limits of `budget` take the place of the code's from now on, also of a run that executes; a question about a limit is settled.
+        """
         from . import _operate
 
-        return _operate.resume(self.engine, run_id, by=by or _operate.somebody(), reason=reason)
+        who = by or _operate.somebody()
+        if budget is not None:
+            return _operate.allow(self.engine, run_id, budget, by=who, reason=reason)
+        return _operate.resume(self.engine, run_id, by=who, reason=reason)
 
     def accept(self, run_id: str, *, by: str | None = None, reason: str = "") -> str:
         """Let a run go on with changed code that blocks it, or with a model that changed; effects that happened are not done again."""
@@ -293,7 +301,7 @@ def _order(agent: Any, args: tuple[Any, ...], *, wait: bool, options: RunOptions
     order = Order(
         agent=agent, args=args, wait=wait,
         tags={checked_text(str(name), "tag"): checked_text(str(value), "tag") for name, value in tags.items()},
-        run_id=new_run_id(agent.name) if run_id is None else checked_run_id(run_id),
+        run_id=new_run_id(agent.name) if run_id is None else checked_run_id(run_id), budget=checked(options.get("budget"), "hf.run"),
     )  # fmt: skip
     order.fingerprint()
     order.encoded()

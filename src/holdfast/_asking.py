@@ -38,11 +38,22 @@ def _first_to_ask(run: Run, opened: rec.AskOpened) -> bool:
 
 
 def consult(
-    run: Run, ask_id: str, *, topic: str, question: str, about: str = "", timeout_s: float | None = None
+    run: Run,
+    ask_id: str,
+    *,
+    topic: str,
+    question: str,
+    about: str = "",
+    timeout_s: float | None = None,
+    grants: dict[str, float] | None = None,
+    step_id: str = "",
 ) -> Life[rec.AskAnswered]:
-    """The answer to a question, waited for as long as it takes, or until its time is over; about something else, it is asked anew."""
+    """The answer to a question, waited for as long as it takes, or until its time is over; about something else, it is asked anew.
+
+    `grants` are limits that a yes sets; `step_id` is the step that waits, where several may wait for one answer.
+    """
     until_us = 0 if timeout_s is None else run.clock.now_us() + int(timeout_s * 1e6)
-    opened = rec.AskOpened(step_id=ask_id, topic=topic, question=question, about=about, until_us=until_us)
+    opened = rec.AskOpened(step_id=ask_id, topic=topic, question=question, about=about, until_us=until_us, grants=grants or {})
     if _first_to_ask(run, opened):
         yield Commit([opened])
     while (answer := run.journal.asks[ask_id].answer) is None:
@@ -50,5 +61,5 @@ def consult(
         if until_us and run.clock.now_us() >= until_us + LETTER_GRACE_US:
             yield Commit([rec.AskAnswered(step_id=ask_id, yes=False, by="the clock", reason="nobody answered in time", timed_out=True)])
         else:
-            yield WaitForPerson(ask_id, until_us + LETTER_GRACE_US if until_us else 0)
+            yield WaitForPerson(ask_id, until_us + LETTER_GRACE_US if until_us else 0, step_id)
     return answer

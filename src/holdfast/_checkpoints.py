@@ -10,6 +10,7 @@ from . import _records as rec
 from ._journal import verified
 from ._models import Pair
 from ._steps import shown_call
+from .budget import shown as amount
 from .store import Head, Row
 
 NOTE = 80
@@ -17,7 +18,7 @@ NOTE = 80
 
 STATES = {
     rec.AskOpened.kind: "asked", rec.AskAnswered.kind: "answered", rec.WatchTaken.kind: "watched", rec.WatchDrifted.kind: "drifted",
-    rec.ModelChanged.kind: "model changed", rec.ModelAccepted.kind: "model accepted",
+    rec.ModelChanged.kind: "model changed", rec.ModelAccepted.kind: "model accepted", rec.BudgetSet.kind: "budget set",
 }  # fmt: skip
 """Words for a line that read better than the kind of its record."""
 
@@ -36,6 +37,7 @@ class Checkpoint:
     duration_s: float | None = None
     key: str = ""
     note: str = ""
+    delay_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -84,7 +86,8 @@ def checkpoints(head: Head, rows: Sequence[Row], *, abandoned: bool) -> list[Che
             case rec.StepFailed():
                 folding.finish(row, record, "in doubt" if record.doubt else "failed", message(record.error))
             case rec.AttemptFailed():
-                folding.finish(row, record, "in doubt" if record.landed == "unknown" else "attempt failed", message(record.error))
+                state = "in doubt" if record.landed == "unknown" else "attempt failed"
+                folding.finish(row, record, state, f"{message(record.error)}{_again(record.delay_ms)}")
             case rec.StepBrokenOff():
                 folding.finish(row, record, "broken off", f"by {record.cause}" if record.cause else "")
             case rec.StateSaved() | rec.TimeRead():
@@ -109,7 +112,7 @@ def _line(
 ) -> Checkpoint:
     return Checkpoint(
         seq=row.seq, at_us=row.at_us, step_id=record.step_id, call=call, state=state, key=key, note=note, duration_s=duration_s,
-        attempt=getattr(record, "attempt", 0), effect=getattr(record, "effect", False),
+        attempt=getattr(record, "attempt", 0), effect=getattr(record, "effect", False), delay_s=_delay_s(record),
     )  # fmt: skip
 
 
@@ -143,18 +146,26 @@ def _note(record: rec.Record) -> str:
 
 
 def _said(record: rec.Record) -> str:
-    """What was asked and found out about a step or a thing, and by whom."""
+    """What was asked and said about a step or a limit, and by whom."""
     match record:
         case rec.DoubtOpened():
-            return f"{record.reason} -> {record.action}"
+            return f"{record.reason} -> {record.action}{_again(record.delay_ms)}"
         case rec.DoubtSettled():
-            return f"{record.by}: {record.verdict.replace('_', ' ')}{_why(record.reason)}"
+            return f"{record.by}: {record.verdict.replace('_', ' ')}{_why(record.reason)}{_again(record.delay_ms)}"
         case rec.AskOpened():
             return record.question
         case rec.AskAnswered(timed_out=True):
             return f"no: {record.reason}"
         case rec.AskAnswered():
             return f"{record.by}: {'yes' if record.yes else 'no'}{_why(record.reason)}"
+        case rec.BudgetSet():
+            return f"{record.by}: {', '.join(amount(name, limit) for name, limit in record.limits.items())}{_why(record.reason)}"
+    return _found_out(record)
+
+
+def _found_out(record: rec.Record) -> str:
+    """What became of something that the run relies on."""
+    match record:
         case rec.WatchTaken():
             shown = str(record.found.get("shown") or record.found.get("state") or "")
             return f"{shown}, accepted as it is" if record.accepted else shown
@@ -165,6 +176,15 @@ def _said(record: rec.Record) -> str:
         case rec.ModelAccepted():
             return f"{record.name}: {Pair(record.asked, record.answered)}, by {record.by}{_why(record.reason)}"
     return ""
+
+
+def _delay_s(record: rec.Record) -> float | None:
+    delay_ms = getattr(record, "delay_ms", None)
+    return None if delay_ms is None else delay_ms / 1000
+
+
+def _again(delay_ms: int) -> str:
+    return f"; again after {delay_ms / 1000:.3g} s" if delay_ms else ""
 
 
 def _why(reason: str) -> str:

@@ -47,10 +47,14 @@ class Pause(NamedTuple):
 
 
 class WaitForPerson(NamedTuple):
-    """Wait until somebody has spoken about `step_id`, or until a time; the run may park meanwhile."""
+    """Wait until somebody has spoken about `step_id`, or until a time; the run may park meanwhile.
+
+    `waiting` is the step that waits, where that is another.
+    """
 
     step_id: str
     until_us: int = 0
+    waiting: str = ""
 
 
 class Hang(NamedTuple):

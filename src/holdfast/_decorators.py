@@ -34,6 +34,9 @@ from ._landing import Errors, Verdict, rules_of
 from ._models import OnModelChange
 from ._run import Body, Place, Scope, active, place, plain
 from ._steps import Approve, Call, Spec, life
+from .breaker import Breaker, circuit_of
+from .budget import Budget
+from .budget import checked as checked_budget
 from .codec.orders import OrderCodec
 from .codec.signature import Arguments, return_annotation
 from .codec.values import ValueCodec, codec_for
@@ -149,6 +152,7 @@ class Agent(Declared, Generic[P, R]):
         *,
         name: str = "",
         version: str = "",
+        budget: Budget | None = None,
         on_model_change: OnModelChange = "warn",
         on_failure: OnFailure = "keep",
     ) -> None:
@@ -159,6 +163,7 @@ class Agent(Declared, Generic[P, R]):
             raise Misuse(f"on_failure={on_failure!r}: what it did is kept and the run can go on ('keep'), or it is undone ('undo')")
         self.on_model_change, self.on_failure = on_model_change, on_failure
         self.name, self.version = name or getattr(fn, "__name__", "agent"), version
+        self.budget = checked_budget(budget, f"agent {self.name!r}")
         self.is_async = inspect.iscoroutinefunction(fn)
         self.arguments, self.orders = Arguments(fn, ()), OrderCodec(fn)
         self._codec: ValueCodec | None = None
@@ -186,6 +191,7 @@ class StepOptions(TypedDict, total=False):
 
     name: str
     retry: Retry | None
+    breaker: str | Breaker | None
     timeout: Duration | None
     raises: type[Exception] | tuple[type[Exception], ...]
     call_id: str | Callable[..., str] | None
@@ -205,6 +211,7 @@ class AgentOptions(TypedDict, total=False):
 
     name: str
     version: str
+    budget: Budget | None
     on_model_change: OnModelChange
     on_failure: OnFailure
 
@@ -399,7 +406,7 @@ def _declared(fn: Any, options: dict[str, Any]) -> Step:
     spec = Spec(
         fn=fn, name=name, is_async=is_async, timeout_s=None if timeout is None else seconds(timeout, "timeout"),
         raises=raises if isinstance(raises, tuple) else (raises,), errors=rules_of(given.pop("errors", ())),
-        undo=_undo_of(given.pop("undo", None)), **given,
+        undo=_undo_of(given.pop("undo", None)), breaker=circuit_of(given.pop("breaker", None), repr(name)), **given,
     )  # fmt: skip
     _refuse_other_probe(spec)
     _refuse_other_undo(spec)
@@ -410,7 +417,7 @@ def _options_of(spec: Spec) -> dict[str, Any]:
     return {
         "name": spec.name, "retry": spec.retry, "timeout": spec.timeout_s, "raises": spec.raises, "call_id": spec.call_id,
         "returns": spec.returns, "ignore": spec.ignore, "in_doubt": spec.in_doubt, "key": spec.key,
-        "approve": spec.approve, "errors": spec.errors, "undo": spec.undo,
+        "approve": spec.approve, "errors": spec.errors, "undo": spec.undo, "breaker": spec.breaker,
     }  # fmt: skip
 
 

@@ -4,26 +4,37 @@ What the journal says was cancelled before it had an outcome must not begin; nor
 new step of a resumed run, what it relies on is compared with what it was. Where another model has answered than in earlier lives, that was
 recorded with the answer, and here it is decided whether the run goes on with it. Where the run is to be undone, nothing new begins: the
 call waits until every other line of execution has come to its live edge too, so that all that was done is known, and then the code is
-unwound.
+unwound. Before every body, where the run has a budget, it is looked whether a limit is reached; and where the step has a breaker, whether
+that is open.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _records as rec
-from ._asking import consult, moot
-from ._commands import Commit, Hang, Life, Pause, Turn, WaitForPerson
+from ._asking import consult, is_asked, moot
+from ._commands import Commit, Hang, Invoke, Life, Pause, Turn, WaitForPerson
 from ._journal import Journal
+from ._ledger import BUDGET, Reached
 from ._models import Pair
+from ._run import Body, Run
 from ._watch import compare
-from .errors import Cancelled, ModelChanged, Parked
+from .breaker import Circuit, Go, Rest, Word, word_of
+from .errors import BudgetExceeded, Cancelled, CircuitOpen, ModelChanged, Parked, RunInterrupted
 
 if TYPE_CHECKING:
     from ._steps import Call
+
+TRIAL_POLL_S = 0.05
+"""How often an attempt looks whether the one that tries a breaker has ended."""
+
+MOMENT_S = 0.005
+"""How often a branch looks whether the question that another one is putting has been stored."""
 
 EDGE_S = 0.2
 """How long a call at its live edge waits for the other lines of execution to come to theirs, before it looks whether all is known."""
@@ -100,3 +111,87 @@ def _end_at_the_edge(call: Call, asked: rec.RunUndoing) -> Life[NoReturn]:
         yield WaitForPerson(f"edge:{call.step_id}", run.clock.now_us() + int(EDGE_S * 1e6))
     run.unwind(Parked())
     raise Parked
+
+
+def within_budget(call: Call) -> Life[None]:
+    """Go on only while the budget allows it; where a limit is reached, a person is asked, or the run ends here."""
+    run, history = call.run, call.run.journal.histories.get(call.step_id)
+    further = history is not None and history.failures > 0
+    while not run.concluding and (reached := run.journal.ledger.reached(run.clock.now_us(), further=further)) is not None:
+        yield from _before_it_began(call, _more(call, reached))
+
+
+def _before_it_began(call: Call, wait: Life[None]) -> Life[None]:
+    """A wait before a body: a recorded cancellation of it needs no record of its own, and any other stops the run."""
+    try:
+        yield from wait
+    except asyncio.CancelledError as error:
+        if call.run.ended is None and not call.scope.cause():
+            raise call.run.stop(RunInterrupted(call.run.id, call.step_id)) from error
+        raise
+
+
+def let_through(call: Call, circuit: Circuit) -> Life[None]:
+    """Go on when the breaker lets this attempt begin; `CircuitOpen` where it rests.
+
+    While another attempt tries whether the other side is back, this one waits for it, at most for the time of a rest. A `def` step on
+    the event loop cannot: it would stop the one that tries.
+    """
+    clock, rest_s = call.run.clock, circuit.breaker.rest_s()
+    until_s = clock.monotonic_s() + (rest_s if call.spec.is_async or call.run.blocking else 0.0)
+    while not isinstance(answer := circuit.admit(call, clock.monotonic_s()), Go):
+        if isinstance(answer, Rest):
+            raise CircuitOpen(circuit.name, answer.rest_s)
+        if clock.monotonic_s() >= until_s:
+            raise CircuitOpen(circuit.name, rest_s)
+        call.run.check()
+        yield from _before_it_began(call, _moment(TRIAL_POLL_S))
+
+
+def _moment(seconds: float) -> Life[None]:
+    yield Pause(seconds)
+
+
+def overheard(call: Call, body: Body, circuit: Circuit) -> Life[Any]:
+    """The body of an attempt that the breaker let through; how it ends is told to the breaker."""
+    spec, clock = call.spec, call.run.clock
+    word: Word = "nothing"
+    try:
+        result = yield Invoke(body, spec.fn, call.args, call.kwargs, spec.timeout_s)
+        word = "success"
+    except Exception as error:
+        word = word_of(error, effect=spec.effect, raises=spec.raises, errors=spec.errors, retry=spec.retry)
+        raise
+    finally:
+        circuit.tell(call, word, clock.monotonic_s())
+    return result
+
+
+def _more(call: Call, reached: Reached) -> Life[None]:
+    """Return once the limits have changed; where nobody raises them, the run fails in a way that its code cannot catch."""
+    run = call.run
+    told = reached.told()
+    if run.journal.ledger.on_limit == "fail":
+        raise run.stop(BudgetExceeded(run.id, reached.name, told))
+    about, mine = _the_question(run, run.journal.ledger.about(f"{reached.name} {reached.limit}"))
+    while not mine and not is_asked(run, BUDGET, about):
+        run.check()
+        yield Pause(MOMENT_S)
+    grants = {reached.name: reached.granted()}
+    answer = yield from consult(
+        run, BUDGET, topic=BUDGET, question=reached.question(), about=about, grants=grants, step_id=call.step_id
+    )
+    if not answer.yes:
+        raise run.stop(BudgetExceeded(run.id, reached.name, told, answer.by, answer.reason))
+
+
+def _the_question(run: Run, about: str) -> tuple[str, bool]:
+    """What the question is about, and whether to put it oneself: there is one at a time, however many branches wait for it."""
+    with run.lock:
+        ledger, asked = run.journal.ledger, run.journal.asks.get(BUDGET)
+        if asked is not None and asked.answer is None:
+            return asked.opened.about, True
+        if ledger.asking and (asked is None or asked.opened.about != ledger.asking):
+            return ledger.asking, False
+        ledger.asking = about
+        return about, True

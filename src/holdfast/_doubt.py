@@ -74,12 +74,16 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Uncertain:
-    """It is not known whether attempt `number` happened; `live` where this process saw the error itself."""
+    """It is not known whether attempt `number` happened; `live` where this process saw the error itself.
+
+    `after_s` is how long the other side asks to wait before the next attempt.
+    """
 
     number: int
     reason: str
     live: bool
     asked: bool = False
+    after_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,11 @@ Move: TypeAlias = Attempt | Uncertain | Found | Finished
 
 
 def settle(call: Call, doubt: Uncertain) -> Life[Move]:
-    """The next move after a doubt."""
+    """The next move after a doubt.
+
+    An intent of which nothing was heard again counts like an error here: under resend, an effect that kills its process every time would
+    not end otherwise. One that a probe, a reset or a person has said did not happen is no attempt in vain.
+    """
     action = call.spec.in_doubt
     if doubt.asked:
         return (yield from _ask(call, doubt, ""))
@@ -110,14 +118,16 @@ def settle(call: Call, doubt: Uncertain) -> Life[Move]:
             return (yield from _ask(call, doubt, "a person must say"))
         case Fail():
             return (yield from give_up(call, doubt))
-        case _ if doubt.number >= _policy(call).attempts:
-            return (yield from give_up(call, doubt))
+    delay_s = _delay_s(call, doubt)
+    if _used_up(call, delay_s):
+        return (yield from give_up(call, doubt))
+    match action:
         case Resend():
-            return (yield from _resend(call, doubt, action))
+            return (yield from _resend(call, doubt, action, delay_s))
         case Verify():
-            return (yield from _verify(call, doubt, action))
+            return (yield from _verify(call, doubt, action, delay_s))
         case Reset():
-            return (yield from _reset(call, doubt, action))
+            return (yield from _reset(call, doubt, action, delay_s))
 
 
 def give_up(call: Call, doubt: Uncertain) -> Life[Move]:
@@ -139,16 +149,16 @@ def ask_first(call: Call, why: str) -> Life[Move]:
     return (yield from _ask(call, Uncertain(0, reason, live=False), reason))
 
 
-def _resend(call: Call, doubt: Uncertain, action: Resend) -> Life[Move]:
+def _resend(call: Call, doubt: Uncertain, action: Resend, delay_s: float) -> Life[Move]:
     age_s = (call.run.clock.now_us() - call.first_us()) / 1e6
     if age_s > action.within_s:
         return (yield from _ask(call, doubt, f"the intent is {age_s:.0f} s old, the key is remembered for {action.within_s:.0f} s"))
-    yield Commit([opened(call, doubt.reason, "resend")])
-    yield from _back_off(call, doubt)
+    yield Commit([opened(call, doubt.reason, "resend", delay_s=delay_s)])
+    yield Pause(delay_s)
     return Attempt(doubt.number + 1)
 
 
-def _verify(call: Call, doubt: Uncertain, action: Verify) -> Life[Move]:
+def _verify(call: Call, doubt: Uncertain, action: Verify, delay_s: float) -> Life[Move]:
     yield Commit([opened(call, doubt.reason, "verify")])
     verdict, why = yield from _believable(call, action)
     reach("doubt.before_settle")
@@ -162,9 +172,9 @@ def _verify(call: Call, doubt: Uncertain, action: Verify) -> Life[Move]:
             reach("doubt.after_settle")
             return Found(doubt.number, value)
         case _landing.NotLanded():
-            yield Commit([rec.DoubtSettled(step_id=call.step_id, verdict="not_landed", by="probe")])
+            yield Commit([rec.DoubtSettled(step_id=call.step_id, verdict="not_landed", by="probe", delay_ms=round(delay_s * 1000))])
             reach("doubt.after_settle")
-            yield from _back_off(call, doubt)
+            yield Pause(delay_s)
             return Attempt(doubt.number + 1)
         case _:
             yield Commit([rec.DoubtSettled(step_id=call.step_id, verdict="unknown", by="probe", reason=why)])
@@ -208,7 +218,7 @@ def _settle_wait_s(call: Call, settle_s: float) -> float:
     return max(0.0, (believable_us - run.clock.now_us()) / 1e6)
 
 
-def _reset(call: Call, doubt: Uncertain, action: Reset) -> Life[Move]:
+def _reset(call: Call, doubt: Uncertain, action: Reset, delay_s: float) -> Life[Move]:
     yield Commit([opened(call, doubt.reason, "reset")])
     yield Pause(_settle_wait_s(call, action.settle_s))
     try:
@@ -216,9 +226,9 @@ def _reset(call: Call, doubt: Uncertain, action: Reset) -> Life[Move]:
     except Exception as error:  # noqa: BLE001 (a reset that failed leaves the doubt where it was)
         return (yield from _ask(call, doubt, f"the reset failed: {told(error)}"))
     reach("doubt.before_settle")
-    yield Commit([rec.DoubtSettled(step_id=call.step_id, verdict="not_landed", by="reset")])
+    yield Commit([rec.DoubtSettled(step_id=call.step_id, verdict="not_landed", by="reset", delay_ms=round(delay_s * 1000))])
     reach("doubt.after_settle")
-    yield from _back_off(call, doubt)
+    yield Pause(delay_s)
     return Attempt(doubt.number + 1)
 
 
@@ -239,16 +249,27 @@ def _ask(call: Call, doubt: Uncertain, why: str) -> Life[Move]:
         yield Commit([opened(call, f"{reason}; the result that {settled.by} gave does not fit: {unfit}", "ask")])
 
 
-def _back_off(call: Call, doubt: Uncertain) -> Life[None]:
-    if doubt.live:
-        yield Pause(_policy(call).backoff_s(doubt.number, jitter()))
+def _delay_s(call: Call, doubt: Uncertain) -> float:
+    """How long to wait before the next attempt: after a crash not at all, the restart took its time."""
+    tries = call.run.journal.histories[call.step_id].tries()
+    return max(_policy(call).backoff_s(tries, jitter()), doubt.after_s) if doubt.live else 0.0
+
+
+def _used_up(call: Call, delay_s: float) -> bool:
+    """Whether the policy allows no attempt after that wait; where nothing failed but its process, no time is over."""
+    history = call.run.journal.histories[call.step_id]
+    since_s = (call.run.clock.now_us() - history.began_us) / 1e6 if history.failures else 0.0
+    return _policy(call).stops(history.tries(), since_s=since_s + delay_s, usd=history.usd)
 
 
 def _policy(call: Call) -> Retry:
     return call.spec.retry or Retry()
 
 
-def opened(call: Call, reason: str, action: str, *, not_begun: bool = False) -> rec.DoubtOpened:
+def opened(call: Call, reason: str, action: str, *, not_begun: bool = False, delay_s: float = 0.0) -> rec.DoubtOpened:
     """The record of a doubt; a call that has not begun has no other record that tells its arguments and key."""
     told = {**call.kept_arguments(), "key": call.key} if not_begun else {}
-    return rec.DoubtOpened(step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, reason=reason, action=action, **told)
+    return rec.DoubtOpened(
+        step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, reason=reason, action=action,
+        delay_ms=round(delay_s * 1000), **told,
+    )  # fmt: skip

@@ -204,7 +204,7 @@ def _wait_blocking(run: Run, scope: Scope, command: Pause | WaitForPerson | Hang
 
 
 async def _person_async(run: Run, scope: Scope, command: WaitForPerson) -> None:
-    waiter = _waiting(run, scope, command.step_id)
+    waiter = _waiting(run, scope, command)
     waiter.future = asyncio.get_running_loop().create_future()
     try:
         run.check()
@@ -217,7 +217,7 @@ async def _person_async(run: Run, scope: Scope, command: WaitForPerson) -> None:
 
 
 def _person_blocking(run: Run, scope: Scope, command: WaitForPerson) -> None:
-    waiter = _waiting(run, scope, command.step_id)
+    waiter = _waiting(run, scope, command)
     try:
         run.check()
         if not run.journal.spoken(command.step_id):
@@ -235,8 +235,8 @@ def _patience_s(run: Run, command: WaitForPerson) -> float | None:
     return max(0.0, (command.until_us - run.clock.now_us()) / 1e6) if command.until_us else None
 
 
-def _waiting(run: Run, scope: Scope, step_id: str) -> Waiter:
-    waiter = Waiter(step_id)
+def _waiting(run: Run, scope: Scope, command: WaitForPerson) -> Waiter:
+    waiter = Waiter(command.step_id, command.waiting or command.step_id)
     run.waiters.append(waiter)
     scope.doubts += 1
     return waiter

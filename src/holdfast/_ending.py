@@ -20,6 +20,7 @@ from ._steps import Call, Spec, life, shown_call
 from ._undo import asked_by_failure, take_back
 from .codec.failures import failure
 from .errors import (
+    BudgetExceeded,
     Cancelled,
     HoldfastError,
     LeaseLost,
@@ -138,7 +139,7 @@ def _closed(run: Run, outcome: Returned | Raised, ended: Cancelled) -> Exception
 
 def _no_strays(run: Run) -> Life[None]:
     """What was begun by a task that nobody waited for is not left behind."""
-    while run.effects - {waiter.step_id for waiter in run.waiters}:
+    while run.effects - {waiter.place for waiter in run.waiters}:
         yield Pause(STRAY_S)
 
 
@@ -180,6 +181,8 @@ def _did_it_happen(step_id: str, history: History) -> str:
 def _stopped(error: HoldfastError) -> rec.Record:
     if isinstance(error, RunInterrupted):
         return rec.RunReleased(reason=f"interrupted: step {error.step_id} was cancelled from outside")
+    if isinstance(error, BudgetExceeded):
+        return rec.RunFailed(error=failure(error))
     return rec.RunBlocked(step_id=getattr(error, "step_id", ""), error=failure(error))
 
 

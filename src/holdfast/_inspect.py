@@ -19,7 +19,8 @@ from ._journal import Journal, empty_head, verified
 from ._replay import History, Question
 from ._runner import Engine
 from ._steps import shown_call
-from .errors import Damaged, Misuse, Refusal, StoreDamaged, StoreError, UnknownRun
+from .budget import Spent
+from .errors import BudgetExceeded, Damaged, Misuse, Refusal, StoreDamaged, StoreError, UnknownRun
 from .store import Head, Query, Repairable, Row
 
 MAX_LISTED = 100_000
@@ -57,7 +58,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """Where one run stands and what to do next; `attempt` is how often a process has taken it up."""
+    """Where one run stands and what to do next; `attempt` is how often a process has taken it up, `limits` what it may spend."""
 
     run_id: str
     agent: str
@@ -78,6 +79,8 @@ class RunView:
     state: dict[str, Any]
     tags: dict[str, str]
     usd: float
+    spent: Spent
+    limits: dict[str, float]
     created_us: int
     updated_us: int
     next_commands: list[str]
@@ -156,6 +159,7 @@ def show(engine: Engine, run_id: str) -> RunView:
         last_error=_last_error(rows), waits=_waits(engine, journal), undoing=_undoing(journal), note=_stands(journal, lines),
         state={name: _json(saved[-1][1]) for name, saved in journal.states.items()},
         result=_json(journal.verdict.value) if isinstance(journal.verdict, rec.RunDone) else None, tags=json.loads(head.tags), usd=head.usd,
+        spent=journal.ledger.spent(engine.clock.now_us() if _lives(engine, head) else head.updated_us), limits=dict(journal.ledger.limits),
         created_us=head.created_us, updated_us=head.updated_us, next_commands=_next_commands(engine, head, journal),
         model_changes=[line.note for line in lines if line.state == STATES[rec.ModelChanged.kind]],
     )  # fmt: skip
@@ -374,7 +378,7 @@ def _last_error(rows: Sequence[Row]) -> str:
 
 def _next_commands(engine: Engine, head: Head, journal: Journal) -> list[str]:
     settling = [command for step_id, _ in _doubts(journal) for command in _settling(head.run_id, step_id)]
-    answering = [command for ask_id, _ in _asks(engine, journal) for command in _answering(head.run_id, ask_id)]
+    answering = [command for ask_id, asked in _asks(engine, journal) for command in _answering(head.run_id, ask_id, asked)]
     if settling or answering:
         return settling + answering + (_unblocking(journal) if head.status == "blocked" else [])
     match head.status:
@@ -386,7 +390,7 @@ def _next_commands(engine: Engine, head: Head, journal: Journal) -> list[str]:
             return _unblocking(journal)
         case _:
             accept = " --accept" if journal.models.open else ""
-            return [f"holdfast resume {head.run_id}{accept} --here APP.py"]
+            return [f"holdfast resume {head.run_id}{accept} --here APP.py{_raising(journal)}"]
 
 
 def _doubts(journal: Journal) -> list[tuple[str, History]]:
@@ -413,9 +417,19 @@ def _settling(run_id: str, step_id: str) -> list[str]:
     return [f"holdfast resolve {run_id} {step} --landed RESULT", f"holdfast resolve {run_id} {step} --not-landed"]
 
 
-def _answering(run_id: str, ask_id: str) -> list[str]:
+def _answering(run_id: str, ask_id: str, asked: Question) -> list[str]:
     ask = shlex.quote(f"{run_id}/{ask_id}")
-    return [f"holdfast answer {ask} yes", f"holdfast answer {ask} no"]
+    raising = [f"holdfast resume {run_id} --budget {name}=AMOUNT" for name in asked.opened.grants]
+    return [f"holdfast answer {ask} yes", f"holdfast answer {ask} no", *raising]
+
+
+def _raising(journal: Journal) -> str:
+    """The option without which a run that has used up its budget would stop again at once."""
+    failed = journal.verdict if journal.head.status == "failed" else None
+    match getattr(failed, "error", {}):
+        case {"type": BudgetExceeded.__qualname__, "state": {"limit": str(limit)}}:
+            return f" --budget {limit}=AMOUNT"
+    return ""
 
 
 def _unblocking(journal: Journal) -> list[str]:
@@ -440,7 +454,7 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
     asks = [
         Item(
             kind=asked.opened.topic, run_id=head.run_id, step_id=ask_id, since_us=asked.at_us, what=asked.opened.question,
-            commands=_answering(head.run_id, ask_id), call=call, tags=tags,
+            commands=_answering(head.run_id, ask_id, asked), call=call, tags=tags,
         )
         for ask_id, asked in _asks(engine, journal)
     ]  # fmt: skip

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from . import _records as rec
+from ._ledger import BUDGET, Ledger
 from ._models import Models
 from ._replay import UNDO, History, Question
 from .errors import Damaged, LeaseLost, Unwinding
@@ -51,8 +52,8 @@ def empty_head(run_id: str) -> Head:
 def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
     """The head after one more record, but for its position; the only place that says which record changes which field."""
     match record:
-        case rec.StepDone() | rec.StepFailed():
-            spent = sum(float(entry.get("usd") or 0.0) for entry in record.usage) if record.usage else 0.0
+        case rec.StepDone() | rec.StepFailed() | rec.AttemptFailed() | rec.StepBrokenOff():
+            spent = rec.cost_usd(record.usage) if record.usage else 0.0
             return head._replace(usd=head.usd + spent) if spent else head
         case rec.RunStarted():
             tags = json.dumps(record.tags, sort_keys=True, ensure_ascii=False)
@@ -152,8 +153,8 @@ class Journal:
     """The records of one run that this process knows, and the place where the next ones are sealed."""
 
     __slots__ = (
-        "_unsettled", "asks", "broken", "claims", "generation", "groups", "head", "histories", "keeps", "looks", "models", "prints",
-        "silences", "started", "states", "superseded", "times", "undoing", "verdict",
+        "_unsettled", "asks", "broken", "claims", "generation", "groups", "head", "histories", "keeps", "ledger", "looks", "models",
+        "prints", "silences", "started", "states", "superseded", "times", "undoing", "verdict",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
@@ -162,6 +163,7 @@ class Journal:
         self.keeps: set[str] = set()
         self._unsettled: dict[str, History] = {}
         self.superseded: dict[str, History] = {}
+        self.ledger = Ledger()
         self.generation = 0
         self.groups: set[str] = set()
         self.claims = 0
@@ -182,6 +184,7 @@ class Journal:
         """Verify and index everything that was recorded."""
         journal = cls(head.run_id)
         for row, record in verified(head, rows):
+            journal.ledger.fold(record, row.at_us)
             journal._index(record, row)
         journal.head = head
         return journal
@@ -210,6 +213,7 @@ class Journal:
         """The append went in: take it over."""
         self.head = append.head
         for row, record in zip(append.rows, records, strict=True):
+            self.ledger.fold(record, row.at_us)
             match record:  # nobody asks for these again in this process: do not keep their values
                 case rec.StateSaved():
                     pass
@@ -249,9 +253,13 @@ class Journal:
                 self.claims += bool(record.owner)
                 if record.silent:
                     self.silences.append((row.epoch, row.at_us))
+                if record.budget:
+                    self._settle_budget("the code", "it allows something else now")
                 self._go_behind(record.cleared)
             case rec.RunDone() | rec.RunFailed() | rec.RunCancelled() | rec.RunBlocked() | rec.RunRepaired() | rec.RunWaiting():
                 self.verdict = record
+                if isinstance(record, rec.RunFailed):
+                    self._forget_no()
             case _ if isinstance(record, STEP_KINDS):
                 self._fold_step(record, row)
             case rec.RunUndoing():
@@ -260,6 +268,18 @@ class Journal:
                 self._supersede(self.seq_of(record.step_id))
             case _:
                 self._index_beside(record, row)
+
+    def _settle_budget(self, by: str, reason: str) -> None:
+        """The limits have changed: whoever waits for a word on the old ones looks again."""
+        asked = self.asks.get(BUDGET)
+        if asked is not None and asked.answer is None:
+            asked.answer = rec.AskAnswered(step_id=BUDGET, yes=True, by=by, reason=reason)
+
+    def _forget_no(self) -> None:
+        """A no to spending more has ended the run; whoever resumes it is asked anew."""
+        asked = self.asks.get(BUDGET)
+        if asked is not None and asked.answer is not None and not asked.answer.yes:
+            del self.asks[BUDGET]
 
     def _go_behind(self, cleared: Sequence[str]) -> None:
         """Decide anew what had ended the run: failed steps, and what a person had said no to."""
@@ -312,8 +332,16 @@ class Journal:
                 self.times.setdefault(record.step_id, []).extend(record.times_us)
             case rec.AskOpened():
                 self.asks[record.step_id] = Question(record, row.at_us)
+                if record.step_id == BUDGET and record.about != self.ledger.about(record.about):
+                    self._settle_budget("the engine", "the limits changed while it was put")
             case rec.AskAnswered():
-                self.asks[record.step_id].answer = record
+                asked = self.asks[record.step_id]
+                asked.answer = record
+                if record.yes and asked.opened.grants:
+                    self.ledger.grant(asked.opened.grants)
+            case rec.BudgetSet():
+                self.ledger.set(record.limits)
+                self._settle_budget(record.by, record.reason)
             case rec.WatchTaken():
                 self.prints[record.step_id] = record.found
                 self.looks[record.step_id] = self.looks.get(record.step_id, 0) + (not record.accepted)

@@ -18,9 +18,11 @@ from . import _records as rec
 from ._clock import Clock
 from ._ids import new_owner
 from ._journal import Journal
+from ._ledger import BUDGET
 from ._run import Run
 from ._steps import started
-from .errors import Cancelled, Unwinding
+from .budget import read_limits
+from .errors import Cancelled, HoldfastError, Unwinding
 from .store import Letter, Store
 
 LEASE_S = 15.0
@@ -155,6 +157,8 @@ def deliver(run: Run, letter: Letter) -> None:
             _settle(run, body, letter)
         case "answer" if body:
             _answer(run, body, letter)
+        case "budget" if body and _limits(body):
+            _told(run, rec.BudgetSet(step_id=BUDGET, limits=_limits(body), by=body["by"], reason=body.get("reason", "")), letter)
         case _:
             run.taking.append(letter.letter_id)
             log.warning("run %s got a letter of kind %r that cannot be read; it is taken and ignored", run.id, letter.kind)
@@ -174,6 +178,13 @@ def _ask_to_end(run: Run, body: rec.Json) -> None:
     run.undo.asked = rec.RunUndoing(by=by, reason=reason) if undo else None
     if not undo or run.at_live_edge():
         run.cancelling = Cancelled(by, reason)
+
+
+def _limits(body: rec.Json) -> dict[str, float]:
+    try:
+        return read_limits(dict(body["limits"]))
+    except (HoldfastError, KeyError, TypeError, ValueError):
+        return {}
 
 
 def _cancel(run: Run, cancelled: Cancelled | None) -> None:

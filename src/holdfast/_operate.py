@@ -14,8 +14,10 @@ from ._door import acceptance
 from ._ids import checked_text
 from ._inspect import loaded
 from ._journal import Journal
+from ._ledger import BUDGET
 from ._runner import Engine, Order, escaped, silent
 from ._steps import shown_call
+from .budget import Budget, shown
 from .errors import LeaseLost, Refusal, UnknownAgent, Unwinding
 from .store import Head
 
@@ -136,6 +138,21 @@ def resume(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
         if _claimed(engine, journal, [_resumed(engine, journal, why)]):
             return "the run is ready for whoever runs its agent next"
     raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
+
+
+def allow(engine: Engine, run_id: str, budget: Budget, *, by: str, reason: str) -> str:
+    """Set limits of a run, and mark it as ready; gives what happens next, in words."""
+    by, reason, limits = checked_text(by, "by"), checked_text(reason, "reason"), budget.limits()
+
+    def not_final(journal: Journal, *, owned: bool) -> None:
+        del owned
+        _refuse_final(journal.head)
+
+    record = rec.BudgetSet(step_id=BUDGET, limits=limits, by=by, reason=reason)
+    letter = {"limits": limits, "by": by, "reason": reason}
+    owned = _tell(engine, run_id, not_final, [record], kind="budget", letter=letter, why=f"resume by {by}")
+    told = ", ".join(shown(name, limit) for name, limit in limits.items())
+    return f"it may spend {told} now; {EXECUTES if owned else 'the run is ready for whoever runs its agent next'}"
 
 
 def accept(engine: Engine, run_id: str, *, by: str, reason: str) -> str:

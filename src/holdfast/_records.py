@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -34,7 +35,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted(Record):
-    """A run began; `args` are the agent's arguments, `origin` the root of all its idempotency keys."""
+    """A run began; `args` are the agent's arguments, `origin` the root of all its idempotency keys.
+
+    `budget` is what the code allows, and `by` in it says whether it was given for the run or for the agent.
+    """
 
     kind = "run.started"
     agent: str
@@ -44,13 +48,15 @@ class RunStarted(Record):
     version: str = ""
     tags: dict[str, str] = field(default_factory=dict)
     args_sha: str = ""
+    budget: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResumed(Record):
     """A process, or an operator's verb, took the run; `cleared` are the failures it goes behind.
 
-    `silent` where the owner before was not proven dead: what it had begun may still be under way.
+    `silent` where the owner before was not proven dead: what it had begun may still be under way. `budget` where the code allows
+    something else than before.
     """
 
     kind = "run.resumed"
@@ -59,6 +65,7 @@ class RunResumed(Record):
     version: str = ""
     cleared: list[str] = field(default_factory=list)
     silent: bool = False
+    budget: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +170,7 @@ class StepStarted(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptFailed(Record):
-    """One attempt ended in `error` and another may follow; `landed` is "no" or "unknown"."""
+    """One attempt ended in `error` and another may follow, after `delay_ms`; `landed` is "no" or "unknown"."""
 
     kind = "step.attempt_failed"
     name: str
@@ -172,6 +179,8 @@ class AttemptFailed(Record):
     attempt: int = 1
     landed: str = "no"
     delay_ms: int = 0
+    started_us: int = 0
+    usage: list[Json] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,13 +230,14 @@ class StepBrokenOff(Record):
     attempt: int = 1
     effect: bool = False
     cause: str = ""
+    usage: list[Json] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoubtOpened(Record):
     """It is not known whether an effect happened; `action` is what in_doubt says, or why it became "ask".
 
-    `lost` where only records that a repair moved aside told of it, or could have.
+    `lost` where only records that a repair moved aside told of it, or could have; `delay_ms` before it is run again.
     """
 
     kind = "doubt.opened"
@@ -235,6 +245,7 @@ class DoubtOpened(Record):
     fingerprint: str
     reason: str
     action: str
+    delay_ms: int = 0
     lost: bool = False
     key: str = ""
     args_sha: str = ""
@@ -242,23 +253,28 @@ class DoubtOpened(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoubtSettled(Record):
-    """Somebody said what is true of a doubt: "landed" (with `value`), "not_landed", or "unknown" from a probe."""
+    """Somebody said what is true of a doubt: "landed" (with `value`), "not_landed", or "unknown" from a probe.
+
+    `delay_ms` is the wait before an effect that has not landed is run again.
+    """
 
     kind = "doubt.settled"
     verdict: str
     by: str
     reason: str = ""
+    delay_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskOpened(Record):
-    """Somebody must answer before the run goes on here: an approval, a drift, a budget."""
+    """Somebody must answer before the run goes on here: an approval, a drift, a budget, of which a yes `grants` these limits."""
 
     kind = "ask.opened"
     topic: str
     question: str
     about: str = ""
     until_us: int = 0
+    grants: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +286,16 @@ class AskAnswered(Record):
     by: str
     reason: str = ""
     timed_out: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetSet(Record):
+    """An operator set limits of the run, which take the place of the code's; an open question about a limit is settled by it."""
+
+    kind = "budget.set"
+    limits: dict[str, float]
+    by: str
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,10 +369,15 @@ KINDS: dict[str, type[Record]] = {
     for cls in (
         RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunRepaired,
         RunUndoing, StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
-        DoubtOpened, DoubtSettled, AskOpened, AskAnswered, WatchTaken, WatchDrifted, ModelChanged, ModelAccepted,
+        DoubtOpened, DoubtSettled, AskOpened, AskAnswered, BudgetSet, WatchTaken, WatchDrifted, ModelChanged, ModelAccepted,
         TimeoutFired, StateSaved, TimeRead,
     )
 }  # fmt: skip
+
+
+def cost_usd(usage: Sequence[Json]) -> float:
+    """What the entries of a record's usage have cost."""
+    return sum(float(entry.get("usd") or 0.0) for entry in usage)
 
 
 class _Shape(NamedTuple):

@@ -33,12 +33,20 @@ CLEANUP = "cleanup."
 UNDO = "undo:"
 """How the id of an undo begins; what follows is the id of the step that it takes back."""
 
+THE_ENGINE = ("probe", "reset")
+"""Who settles doubts without being a person."""
+
 DIED = "the process ended between the intent and the outcome"
 
 
 @dataclass(slots=True)
 class History:
-    """What the records of one step say, folded one by one in the order of their seq."""
+    """What the records of one step say, folded one by one in the order of their seq.
+
+    `attempts` is the number of the latest attempt. What a policy counts is kept apart from it, since the step was last begun on
+    somebody's word: `failures` are attempts that ended in an error, `lapsed` are intents that were repeated without a word on what
+    became of them, and `pending` says whether that is so of the latest. A crash is no failure.
+    """
 
     name: str = ""
     fingerprint: str = ""
@@ -58,6 +66,12 @@ class History:
     answered: bool = False
     unsure: bool = False
     lost: bool = False
+    failures: int = 0
+    lapsed: int = 0
+    pending: bool = False
+    began_us: int = 0
+    failed_us: int = 0
+    usd: float = 0.0
 
     def fold(self, record: rec.Record, *, seq: int, at_us: int, epoch: int) -> None:
         """Take one more record of this step into account."""
@@ -66,14 +80,18 @@ class History:
             case rec.StepStarted():
                 self._identify(record.name, record.fingerprint, effect=record.effect)
                 self.key, self.args = record.key, record.args
-                self.unsure = self._may_have_happened()
+                self.unsure = self.may_have_happened()
                 self.attempts, self.started_us, self.started_epoch = record.attempt, at_us, epoch
-                self.first_us = self.first_us or at_us
+                self.first_us, self.began_us = self.first_us or at_us, self.began_us or at_us
+                self.lapsed, self.pending = self.lapsed + self.pending, True
                 self.trouble = self.doubt = self.settled = None
                 self.answered = self.lost = False
             case rec.AttemptFailed():
                 self._identify(record.name, record.fingerprint, effect=self.effect)
+                self.lapsed += self.pending and record.attempt != self.attempts  # this one never began, the one before had
                 self.attempts, self.trouble = record.attempt, record
+                self.failures, self.pending, self.failed_us = self.failures + 1, False, at_us
+                self.began_us, self.usd = self.began_us or record.started_us or at_us, self.usd + rec.cost_usd(record.usage)
             case rec.StepDone() | rec.StepFailed():
                 self._identify(record.name, record.fingerprint, effect=record.effect)
                 self.attempts, self.outcome, self.outcome_seq = record.attempt, record, seq
@@ -103,13 +121,25 @@ class History:
             return
         self.settled = record
         if record.verdict != "unknown":
-            self.doubt = None
+            self.doubt, self.pending = None, False
+            if record.by not in THE_ENGINE:
+                self._count_anew()
 
     def clear_failure(self) -> None:
         """Go behind a failure that had ended the run: the step is decided anew. A failure without a doubt had said what is true."""
         if isinstance(self.outcome, rec.StepFailed):
             self.answered = not self.outcome.doubt
             self.outcome, self.outcome_seq, self.attempts = None, 0, 0
+            self._count_anew()
+
+    def tries(self) -> int:
+        """How often this effect was tried in vain: with an error, or without a word on what became of it."""
+        return self.failures + self.lapsed + self.pending
+
+    def _count_anew(self) -> None:
+        """Somebody wants it tried, whatever was tried before."""
+        self.failures = self.lapsed = self.began_us = 0
+        self.pending, self.usd = False, 0.0
 
     def open_doubt(self, epoch: int) -> bool:
         """Whether it is not known if this effect happened; an effect running in this very epoch is not a doubt."""
@@ -139,8 +169,8 @@ class History:
         """Whether nobody but a person is to say what is true; otherwise whoever executes the run is finding out."""
         return self.outcome is not None or self.doubt is None or self.doubt.action in ("ask", "fail")
 
-    def _may_have_happened(self) -> bool:
-        """Whether an attempt before this one was repeated under its key without having been found out."""
+    def may_have_happened(self) -> bool:
+        """Whether an attempt that began may have happened, as far as anybody has found out."""
         if self.answered or (self.settled is not None and self.settled.verdict == "not_landed"):
             return False
         known_not = isinstance(self.trouble, rec.AttemptFailed) and self.trouble.landed == "no"

@@ -200,12 +200,15 @@ def here() -> object:
 
 
 class Waiter:
-    """A step that waits for a person: woken by a settled doubt, or unwound when the run parks."""
+    """A step that waits for a word on `step_id`, itself or a question: woken by it, or unwound when the run parks.
 
-    __slots__ = ("event", "future", "outcome", "step_id")
+    `place` is what it is known by among those that wait: several steps may wait for one answer.
+    """
 
-    def __init__(self, step_id: str) -> None:
-        self.step_id = step_id
+    __slots__ = ("event", "future", "outcome", "place", "step_id")
+
+    def __init__(self, step_id: str, place: str) -> None:
+        self.step_id, self.place = step_id, place
         self.event = threading.Event()
         self.future: asyncio.Future[None] | None = None
         self.outcome: Unwinding | None = None

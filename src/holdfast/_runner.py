@@ -23,9 +23,11 @@ from ._ending import Raised, Returned, concluded
 from ._failpoints import reach
 from ._journal import Journal, args_digest
 from ._lease import Keeper, Observer, deliver
+from ._ledger import recorded
 from ._replay import UNDO
 from ._run import Run, Scope, active, place
 from ._steps import shown_call
+from .budget import Budget
 from .codec.fingerprint import fingerprint
 from .errors import (
     LeaseLost,
@@ -68,6 +70,7 @@ class Order:
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
+    budget: Budget | None = None
     wait: bool = True
     recorded_arguments: bool = False
 
@@ -238,7 +241,7 @@ def _started(engine: Engine, order: Order) -> rec.RunStarted:
     args = order.encoded()
     return rec.RunStarted(
         agent=order.agent.name, version=order.agent.version, fingerprint=order.fingerprint(), origin=order.run_id,
-        owner=engine.keeper.owner, tags=dict(order.tags), args=args, args_sha=args_digest(args),
+        owner=engine.keeper.owner, tags=dict(order.tags), args=args, args_sha=args_digest(args), budget=_budget(order, {}),
     )  # fmt: skip
 
 
@@ -246,8 +249,20 @@ def _resumed(engine: Engine, order: Order, journal: Journal) -> rec.RunResumed:
     head = journal.head
     why = "taken over" if head.owner else head.status
     return rec.RunResumed(
-        owner=engine.keeper.owner, why=why, version=order.agent.version, cleared=escaped(journal), silent=silent(engine, head)
-    )
+        owner=engine.keeper.owner, why=why, version=order.agent.version, cleared=escaped(journal), silent=silent(engine, head),
+        budget=_budget(order, journal.ledger.recorded),
+    )  # fmt: skip
+
+
+def _budget(order: Order, before: rec.Json) -> rec.Json:
+    """What the code allows, where that is not what is recorded: what was given for the run holds as a whole, else the agent's."""
+    if order.budget is not None:
+        now = recorded(order.budget, "run")
+    elif before.get("by") == "run" or (order.agent.budget is None and not before):
+        return {}
+    else:
+        now = recorded(order.agent.budget, "agent")
+    return {} if now == before else now
 
 
 def _refuse_conflict(order: Order, journal: Journal) -> None:

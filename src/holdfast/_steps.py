@@ -11,26 +11,28 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from . import _records as rec
 from ._asking import consult
 from ._commands import Commit, Hang, Invoke, Life, Pause, Settle, Turn
-from ._door import model_changes, pass_the_door
+from ._door import let_through, model_changes, overheard, pass_the_door, within_budget
 from ._doubt import Action, Attempt, Finished, Found, Move, Uncertain, ask_first, settle
 from ._failpoints import reach
-from ._ids import jitter
 from ._landing import Rules, landing
 from ._models import is_reply, read
 from ._replay import UNDO, Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
 from ._replay import Hang as Hung
 from ._run import Body, Scope
+from ._trying import asked_to_wait_s, delay_after, left_to_wait
+from .breaker import Circuit
 from .codec.failures import failure, rebuild, told
 from .codec.fingerprint import encode_arguments, identity
 from .codec.signature import Arguments, return_annotation
 from .codec.values import ValueCodec, codec_for
 from .errors import (
+    CircuitOpen,
     Drifted,
     HoldfastError,
     InDoubt,
@@ -50,7 +52,7 @@ from .errors import (
 )  # fmt: skip
 from .retry import Retry
 
-OURS = (Drifted, Refused, NotKept, NestedStep, LostContext, WrongMode, NoRun, KeyReused, Misuse)
+OURS = (CircuitOpen, Drifted, Refused, NotKept, NestedStep, LostContext, WrongMode, NoRun, KeyReused, Misuse)
 """Errors of our own that a body may raise, and that come back as themselves."""
 
 SHOWN = 200
@@ -68,8 +70,8 @@ class Spec:
     """What was declared of a step: its function and its options."""
 
     __slots__ = (
-        "_codec", "approve", "arguments", "call_id", "effect", "errors", "fn", "ignore", "in_doubt", "is_async", "key", "name", "raises",
-        "retry", "returns", "timeout_s", "undo",
+        "_codec", "approve", "arguments", "breaker", "call_id", "effect", "errors", "fn", "ignore", "in_doubt", "is_async", "key", "name",
+        "raises", "retry", "returns", "timeout_s", "undo",
     )  # fmt: skip
 
     def __init__(
@@ -82,6 +84,7 @@ class Spec:
         approve: Approve | None = None,
         key: str | Callable[..., str] | None = None,
         retry: Retry | None = None,
+        breaker: Circuit | None = None,
         timeout_s: float | None = None,
         raises: tuple[type[BaseException], ...] = (),
         errors: Rules = (),
@@ -92,7 +95,7 @@ class Spec:
     ) -> None:
         self.fn, self.name, self.is_async = fn, name, is_async
         self.effect, self.in_doubt, self.key = in_doubt is not None, in_doubt, key
-        self.approve, self.undo = approve, undo
+        self.approve, self.undo, self.breaker = approve, undo, breaker
         self.retry, self.timeout_s, self.raises, self.errors = retry, timeout_s, raises, errors
         self.call_id, self.returns, self.ignore = call_id, returns, ignore
         self.arguments = Arguments(fn, ignore)
@@ -228,6 +231,8 @@ def _refuse_moved(call: Call, history: History | None) -> None:
 def _first_move(call: Call, attempt: int) -> Life[Move]:
     """An effect that has not begun may need a person first: an approval, or a word on the same call that is in doubt elsewhere."""
     history = call.run.journal.histories.get(call.step_id)
+    if attempt > 1:
+        yield from _taken_up_again(call, attempt)
     if attempt > 1 or (history is not None and history.settled is not None):  # a person has spoken about this very call
         return Attempt(attempt)
     yield from _approved(call)
@@ -261,25 +266,30 @@ def _safe(call: Call, attempt: int) -> Life[Any]:
     """Run the body until it returns or the policy stops; one commit, after it."""
     spec, run = call.spec, call.run
     codec = spec.codec()
+    if attempt > 1:
+        yield from _taken_up_again(call, attempt)
     while True:
+        if run.journal.ledger.limits:
+            yield from within_budget(call)
         body = Body(call)
         call.started_at_us = run.clock.now_us()
         reach("step.before_body")
         run.long_steps[call.step_id] = (call, attempt)
         try:
-            result = yield Invoke(body, spec.fn, call.args, call.kwargs, spec.timeout_s)
-        except Exception as error:
+            if spec.breaker is None:
+                result = yield Invoke(body, spec.fn, call.args, call.kwargs, spec.timeout_s)
+            else:
+                yield from let_through(call, spec.breaker)
+                result = yield from overheard(call, body, spec.breaker)
+        except Exception as error:  # noqa: BLE001 (a body may raise anything)
             run.long_steps.pop(call.step_id, None)
-            delay_s = spec.retry.delay_s(error, attempt, jitter()) if spec.retry and not isinstance(error, HoldfastError) else None
-            if delay_s is None:
-                raise (yield from _failed(call, body, error, attempt)) from error
-            yield from _pause_before_retry(call, error, attempt, delay_s)
+            yield from _fail_or_wait(call, body, error, attempt)
             attempt += 1
             continue
         except BaseException as error:
             run.long_steps.pop(call.step_id, None)
             if run.ended is None and not isinstance(error, GeneratorExit):
-                yield from _broken_off(call, attempt, error)
+                yield from _broken_off(call, attempt, error, body.usage)
             raise
         run.long_steps.pop(call.step_id, None)
         reach("step.after_body")
@@ -288,7 +298,7 @@ def _safe(call: Call, attempt: int) -> Life[Any]:
             value, result = codec.keep(result)
         except NotKept as error:
             raise (yield from _failed(call, body, error, attempt)) from None
-        yield Settle(_with_changes(call, body, _done(call, body, value, attempt)))
+        yield Settle(_with_changes(call, _done(call, body, value, attempt)))
         reach("step.after_outcome")
         return result
 
@@ -296,21 +306,24 @@ def _safe(call: Call, attempt: int) -> Life[Any]:
 def _invoked(call: Call, body: Body, attempt: int) -> Life[Any]:
     """The body; where it is cancelled, that is recorded before the cancellation goes on."""
     try:
+        if call.spec.breaker is not None:
+            return (yield from overheard(call, body, call.spec.breaker))
         return (yield Invoke(body, call.spec.fn, call.args, call.kwargs, call.spec.timeout_s))
     except Exception:
         raise
     except BaseException as error:
         if call.run.ended is None and not isinstance(error, GeneratorExit):
-            yield from _broken_off(call, attempt, error)
+            yield from _broken_off(call, attempt, error, body.usage)
         raise
 
 
-def _broken_off(call: Call, attempt: int, error: BaseException) -> Life[None]:
+def _broken_off(call: Call, attempt: int, error: BaseException, usage: Sequence[rec.Json] = ()) -> Life[None]:
     """Record that the body was cancelled; if nothing recorded did it, the run stops here, because replay could not take this path."""
     cause = call.scope.cause() if isinstance(error, asyncio.CancelledError) else ""
     record = rec.StepBrokenOff(
-        step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt, effect=call.spec.effect, cause=cause
-    )
+        step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt, effect=call.spec.effect,
+        cause=cause, usage=list(usage),
+    )  # fmt: skip
     seq = yield Commit([record])
     if cause:
         yield Turn(seq)
@@ -318,8 +331,27 @@ def _broken_off(call: Call, attempt: int, error: BaseException) -> Life[None]:
         raise call.run.stop(RunInterrupted(call.run.id, call.step_id)) from error
 
 
-def _pause_before_retry(call: Call, error: BaseException, attempt: int, delay_s: float) -> Life[None]:
-    yield Commit([_attempt_failed(call, error, attempt, landed="no", delay_s=delay_s)])
+def _fail_or_wait(call: Call, body: Body, error: Exception, attempt: int) -> Life[None]:
+    """After an error: fail for good, or wait for the next attempt."""
+    ours = isinstance(error, HoldfastError) and not isinstance(error, CircuitOpen) and not call.spec.effect
+    delay_s = None if ours else delay_after(call, body, error)
+    if delay_s is None:
+        raise (yield from _failed(call, body, error, attempt)) from error
+    yield Commit([_attempt_failed(call, body, error, attempt, landed="no", delay_s=delay_s)])
+    yield from _pause(call, attempt, delay_s)
+
+
+def _taken_up_again(call: Call, attempt: int) -> Life[None]:
+    """An attempt failed in an earlier life: what is left of its delay is waited for; where the policy allows no other, that was the end."""
+    last = left_to_wait(call)
+    if last is None:
+        return
+    if last.over:
+        raise (yield from _fails_with(call, last.failed.error, attempt - 1))
+    yield from _pause(call, attempt - 1, last.wait_s)
+
+
+def _pause(call: Call, attempt: int, delay_s: float) -> Life[None]:
     try:
         yield Pause(delay_s)
     except asyncio.CancelledError as cancelled:
@@ -348,9 +380,37 @@ def _effect(call: Call, move: Move) -> Life[Any]:
 
 
 def _attempt(call: Call, number: int) -> Life[Move]:
-    """Intent, body, outcome."""
+    """An attempt, if nothing stands against it now; where its breaker is open, nothing begins and no intent is written."""
     if call.run.concluding and not call.step_id.startswith(UNDO):
         raise Parked  # the agent has returned: what a stray task would begin now, nobody would wait for
+    if call.run.journal.ledger.limits:
+        yield from within_budget(call)
+    circuit = call.spec.breaker
+    if circuit is None:
+        return (yield from _carried_out(call, number))
+    try:
+        yield from let_through(call, circuit)
+    except CircuitOpen as error:
+        return (yield from _turned_away(call, error, number))
+    try:
+        return (yield from _carried_out(call, number))
+    finally:
+        circuit.tell(call, "nothing", call.run.clock.monotonic_s())  # in case it came to its end before its body began
+
+
+def _turned_away(call: Call, error: CircuitOpen, number: int) -> Life[Move]:
+    """This attempt did not happen; whether an earlier one did may still not be known."""
+    body, history = Body(call), call.run.journal.histories.get(call.step_id)
+    call.started_at_us = call.run.clock.now_us()
+    if history is not None and history.may_have_happened():
+        yield Commit([_attempt_failed(call, body, error, number, landed="unknown", delay_s=0.0)])
+        return Uncertain(number, told(error), live=True, after_s=error.rest_s)
+    yield from _fail_or_wait(call, body, error, number)
+    return Attempt(number + 1)
+
+
+def _carried_out(call: Call, number: int) -> Life[Move]:
+    """Intent, body, outcome."""
     reach("effect.before_intent")
     yield Commit((started(call, number),))
     reach("effect.after_intent")
@@ -369,7 +429,7 @@ def _attempt(call: Call, number: int) -> Life[Move]:
     except NotKept as error:
         not_kept = str(error)
     done = _done(call, body, value, number, not_kept=not_kept, shown=repr(result)[:SHOWN] if not_kept else "")
-    yield Settle(_with_changes(call, body, done))
+    yield Settle(_with_changes(call, done))
     reach("effect.after_outcome")
     if not_kept:
         raise call.blamed(ResultNotKept(call.step_id, call.spec.name, done.shown, not_kept))
@@ -386,14 +446,11 @@ def _judged(call: Call, body: Body, error: Exception, number: int) -> Life[Move]
         case "answer":
             raise (yield from _failed(call, body, error, number)) from error
         case "not_landed":
-            delay_s = call.spec.retry.delay_s(error, number, jitter()) if call.spec.retry else None
-            if delay_s is None:
-                raise (yield from _failed(call, body, error, number)) from error
-            yield from _pause_before_retry(call, error, number, delay_s)
+            yield from _fail_or_wait(call, body, error, number)
             return Attempt(number + 1)
         case "unknown":
-            yield Commit([_attempt_failed(call, error, number, landed="unknown", delay_s=0.0)])
-            return Uncertain(number, told(error), live=True)
+            yield Commit([_attempt_failed(call, body, error, number, landed="unknown", delay_s=0.0)])
+            return Uncertain(number, told(error), live=True, after_s=asked_to_wait_s(call, error))
 
 
 def _settled(call: Call, doubt: Uncertain) -> Life[Move]:
@@ -439,12 +496,16 @@ def _same_in_doubt(call: Call) -> str:
 
 def _failed(call: Call, body: Body, error: Exception, attempt: int) -> Life[BaseException]:
     """Record a failure and give back the error to raise, built the way replay will build it."""
+    return (yield from _fails_with(call, failure(error), attempt, body.usage))
+
+
+def _fails_with(call: Call, error: rec.Json, attempt: int, usage: Sequence[rec.Json] = ()) -> Life[BaseException]:
     record = rec.StepFailed(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, effect=call.spec.effect,
-        error=failure(error), attempt=attempt, started_us=call.started_at_us, usage=body.usage, called=call.home.count,
+        error=error, attempt=attempt, started_us=call.started_at_us, usage=list(usage), called=call.home.count,
         **call.kept_arguments(),
     )  # fmt: skip
-    yield Turn((yield Commit(_with_changes(call, body, record))))
+    yield Turn((yield Commit(_with_changes(call, record))))
     return _raised_again(call, record)
 
 
@@ -488,13 +549,15 @@ def _note_usage(call: Call, body: Body, result: object) -> None:
         body.usage.append({name: value for name, value in told.items() if value})
 
 
-def _with_changes(call: Call, body: Body, outcome: rec.StepDone | rec.StepFailed) -> tuple[rec.Record, ...]:
+def _with_changes(call: Call, outcome: rec.StepDone | rec.StepFailed) -> tuple[rec.Record, ...]:
     """An outcome behind what its models have changed: both are stored, or neither."""
-    return (*model_changes(call, body.usage), outcome) if body.usage else (outcome,)
+    return (*model_changes(call, outcome.usage), outcome) if outcome.usage else (outcome,)
 
 
-def _attempt_failed(call: Call, error: BaseException, attempt: int, *, landed: str, delay_s: float) -> rec.AttemptFailed:
+def _attempt_failed(
+    call: Call, body: Body, error: BaseException, attempt: int, *, landed: str, delay_s: float
+) -> rec.AttemptFailed:
     return rec.AttemptFailed(
-        step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt,
-        error=failure(error), landed=landed, delay_ms=round(delay_s * 1000),
+        step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt, started_us=call.started_at_us,
+        error=failure(error), landed=landed, delay_ms=round(delay_s * 1000), usage=body.usage,
     )  # fmt: skip

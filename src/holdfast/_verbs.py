@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random as _random
 import uuid as _uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,7 @@ from ._run import plain as _plain
 from ._state import Tracked
 from ._watch import OnChange
 from ._watch import begin as begin_watch
+from .budget import Spent
 from .errors import LostContext, Misuse, NestedStep, NoRun
 
 P = ParamSpec("P")
@@ -62,9 +64,9 @@ class Current:
         return self._run.turnstile.replaying
 
     @property
-    def spent(self) -> float:
-        """What the run has cost so far, in US dollars, as far as `usage` said."""
-        return self._run.journal.head.usd
+    def spent(self) -> Spent:
+        """What the run has spent so far: `usd`, `tokens`, `steps`, `retries`, `seconds`."""
+        return self._run.journal.ledger.spent(self._run.clock.now_us())
 
     @property
     def tags(self) -> Mapping[str, str]:
@@ -184,11 +186,18 @@ def usage(
         if _plain.get():
             return
         raise Misuse("hf.usage(...) belongs inside a step: it is recorded with the step's result")
+    for name, amount in (("input_tokens", input_tokens), ("output_tokens", output_tokens), ("usd", usd)):
+        _refuse_no_amount(name, amount)
     given = {"model": model, "asked": asked, "input_tokens": input_tokens, "output_tokens": output_tokens, "usd": usd, **more}
     entry = {**told, **{name: value for name, value in given.items() if value}}
     if "model" in entry and "asked" not in entry and where.call.asked_model():
         entry["asked"] = where.call.asked_model()
     where.usage.append(entry)
+
+
+def _refuse_no_amount(name: str, amount: object) -> None:
+    if not isinstance(amount, int | float) or not 0 <= amount < math.inf:
+        raise Misuse(f"{name}={amount!r} of hf.usage is no amount; nothing was recorded. Give a number from 0 on")
 
 
 @contextlib.contextmanager

@@ -169,6 +169,35 @@ class ModelChanged(Drifted):
         )
 
 
+class BudgetExceeded(HoldfastError):
+    """A limit of the run's budget is reached, and nobody has raised it."""
+
+    def __init__(self, run_id: str, limit: str, told: str, by: str = "", reason: str = "") -> None:
+        self.run_id, self.limit, self.told, self.by, self.reason = run_id, limit, told, by, reason
+        super().__init__(run_id, limit, told, by, reason)
+
+    def __str__(self) -> str:
+        said = f" {self.by} did not agree to more{': ' + self.reason if self.reason else ''}." if self.by else ""
+        return (
+            f"the budget of run {self.run_id!r} is used up: {self.told}.{said} No new step was executed, and finished ones are kept. "
+            f"Raise the limit to go on: holdfast resume {self.run_id} --budget {self.limit}=AMOUNT"
+        )
+
+
+class CircuitOpen(HoldfastError):
+    """Too many calls of a dependency failed in a row, so this one was not made."""
+
+    def __init__(self, name: str, rest_s: float) -> None:
+        self.name, self.rest_s = name, rest_s
+        super().__init__(name, rest_s)
+
+    def __str__(self) -> str:
+        return (
+            f"the breaker {self.name!r} is open for another {self.rest_s:.1f} s, because too many calls failed in a row; "
+            f"this one was not made. It is tried again where retry= allows it; otherwise run again later"
+        )
+
+
 class NotKept(HoldfastError):
     """A value cannot be kept so that it comes back equal."""
 

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from holdfast._clients import CHAIN_LIMIT, attribute, http_status, is_of
 from holdfast._duration import Duration, seconds
-from holdfast.errors import Misuse
+from holdfast.errors import CircuitOpen, Misuse
 
 RETRY_AFTER_LIMIT_S = 3_600.0
 """The longest wait that the other side may ask for."""
@@ -44,6 +44,8 @@ On: TypeAlias = Callable[[BaseException], bool] | type[BaseException] | tuple[ty
 
 def _transient(error: BaseException) -> bool:
     """Whether the error is likely to go away by itself: connection errors, time-outs, HTTP 408, 409, 425, 429 and 5xx."""
+    if isinstance(error, CircuitOpen):
+        return True
     found: BaseException | None = error
     for _ in range(CHAIN_LIMIT):
         if found is None or isinstance(found, _MISTAKES):
@@ -59,13 +61,18 @@ def _transient(error: BaseException) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """How often a step is tried, how long it waits between, and after which errors: a predicate, a class or several."""
+    """How often a step is tried, how long it waits between, and after which errors: a predicate, a class or several.
+
+    `within`: no attempt begins later than this after the first one began. `usd`: none begins once the failed ones have cost so much.
+    """
 
     attempts: int = 5
     base: Duration = "0.5s"
     factor: float = 2
     max: Duration = "60s"
     on: On = _transient
+    within: Duration | None = None
+    usd: float | None = None
 
     transient = staticmethod(_transient)
 
@@ -78,21 +85,37 @@ class Retry:
             raise Misuse("on of Retry must be Retry.transient, a function of the error, an exception class, or a tuple of those classes")
         seconds(self.base, "base of Retry")
         seconds(self.max, "max of Retry")
+        if self.within is not None:
+            seconds(self.within, "within of Retry")
+        if self.usd is not None and (type(self.usd) not in (int, float) or not 0 < self.usd < math.inf):
+            raise Misuse(f"usd of Retry is {self.usd!r}; it must be an amount of US dollars above 0, such as 0.5")
 
-    def delay_s(self, error: BaseException, attempt: int, dice: float, now: datetime | None = None) -> float | None:
-        """Seconds to wait after attempt number `attempt` (from 1) failed; None means stop.
+    def delay_s(
+        self, error: BaseException, failed: int, dice: float, now: datetime | None = None, *, since_s: float = 0.0, usd: float = 0.0
+    ) -> float | None:
+        """Seconds to wait after the attempt that was the `failed`-th (from 1) to fail; None means stop.
 
         `dice` in [0, 1) spreads the waits, so that a crowd does not come back at once; `now` is needed to read a Retry-After with a date.
+        `since_s` is how long ago the first attempt began, `usd` what the attempts have cost.
         """
-        if attempt >= self.attempts or not self._applies(error):
+        if failed >= self.attempts or not self.applies(error):
             return None
-        return max(self.backoff_s(attempt, dice), _retry_after_s(error, now))
+        delay_s = max(self.backoff_s(failed, dice), retry_after_s(error, now))
+        return None if self.stops(failed, since_s=since_s + delay_s, usd=usd) else delay_s
 
-    def backoff_s(self, attempt: int, dice: float) -> float:
-        """Seconds to wait after attempt number `attempt`, whatever went wrong."""
-        return self._grown_s(attempt) * (0.5 + dice / 2)
+    def stops(self, failed: int, *, since_s: float, usd: float) -> bool:
+        """Whether no attempt may begin any more after `failed` ones, `since_s` after the first began."""
+        late = self.within is not None and since_s > seconds(self.within, "within of Retry")
+        return failed >= self.attempts or late or (self.usd is not None and usd >= self.usd)
 
-    def _applies(self, error: BaseException) -> bool:
+    def backoff_s(self, failed: int, dice: float) -> float:
+        """Seconds to wait after the `failed`-th failure, whatever went wrong."""
+        return self._grown_s(failed) * (0.5 + dice / 2)
+
+    def applies(self, error: BaseException) -> bool:
+        """Whether this is an error after which to try again; that a breaker was open always is."""
+        if isinstance(error, CircuitOpen):
+            return True
         if isinstance(self.on, type | tuple):
             return isinstance(error, self.on)
         return bool(self.on(error))
@@ -126,8 +149,10 @@ def _reason(error: BaseException) -> BaseException | None:
     return reason if isinstance(reason, BaseException) else None
 
 
-def _retry_after_s(error: BaseException, now: datetime | None) -> float:
-    """What the other side asks to wait, bounded; 0 where it asks for nothing."""
+def retry_after_s(error: BaseException, now: datetime | None) -> float:
+    """What the other side asks to wait, bounded; 0 where it asks for nothing. A breaker asks for its rest."""
+    if isinstance(error, CircuitOpen):
+        return error.rest_s
     found: BaseException | None = error
     for _ in range(CHAIN_LIMIT):
         if found is None:

@@ -1,6 +1,10 @@
 """The same names for `def` agents: verbs that wait block here instead of being awaited."""
 
 from . import (
+    Breaker,
+    Budget,
+    BudgetExceeded,
+    CircuitOpen,
     Damaged,
     Drifted,
     Handle,
@@ -25,6 +29,7 @@ from . import (
     RunFailed,
     RunInterrupted,
     RunWaiting,
+    Spent,
     StepFailed,
     StoreError,
     Unknown,
@@ -52,9 +57,9 @@ from ._threads import first, gather, map
 from ._timeouts import timeout_blocking as timeout
 
 __all__ = [
-    "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged",
-    "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused", "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict",
-    "RunFailed", "RunInterrupted", "RunWaiting", "StepFailed", "StoreError", "Unknown", "UnknownRun", "Verdict", "agent", "cleanup",
-    "current", "effect", "first", "gather", "key", "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step",
-    "timeout", "usage", "verify", "watch",
+    "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt",
+    "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused",
+    "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunWaiting", "Spent",
+    "StepFailed", "StoreError", "Unknown", "UnknownRun", "Verdict", "agent", "cleanup", "current", "effect", "first", "gather", "key",
+    "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step", "timeout", "usage", "verify", "watch",
 ]  # fmt: skip

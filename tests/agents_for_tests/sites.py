@@ -77,3 +77,21 @@ def eventually(true: Callable[[], object], *, within_s: float = 10.0) -> None:
         if time.monotonic() > deadline_s:
             raise AssertionError("it did not become true in time")
         time.sleep(0.005)
+
+
+class StillClock:
+    """Time that stands still but for sleeping, which takes no time; it remembers how long each sleep was."""
+
+    def __init__(self) -> None:
+        self.at_us = 1_700_000_000_000_000
+        self.slept: list[float] = []
+
+    def now_us(self) -> int:
+        return self.at_us
+
+    def monotonic_s(self) -> float:
+        return self.at_us / 1e6
+
+    def sleep(self, duration_s: float) -> None:
+        self.slept.append(duration_s)
+        self.at_us += int(duration_s * 1e6)

@@ -126,6 +126,13 @@ async def undoing() -> None:
     raise ValueError("never mind")
 
 
+@hf.agent(name="spending", budget=hf.Budget(steps=1))
+async def spending() -> str:
+    await remember("a")
+    await remember("b")
+    return await remember("c")
+
+
 @hf.agent(name="changing")
 async def changing() -> str:
     result = await remember("old" if not SEEN else "new")
@@ -158,6 +165,15 @@ def record() -> None:
                 play(STORE, thinking, run_id=run_id)
     with hf.Holdfast(STORE) as app:
         app.accept("old-model-accepted", by="ann", reason="as good")
+    with suppress(BaseException):
+        play(STORE, spending, run_id="old-spent")
+    with hf.Holdfast(STORE) as app:
+        app.answer("old-spent", "budget", yes=True, by="ann")
+    with suppress(BaseException):
+        play(STORE, spending, run_id="old-spent")
+    with hf.Holdfast(STORE) as app:
+        app.resume("old-spent", budget=hf.Budget(steps=9), by="ann", reason="worth it")
+    play(STORE, spending, run_id="old-spent")
     SEEN.clear()
     for _ in range(2):
         with suppress(BaseException):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from holdfast.cli.options import (
     UsageError,
     examples,
     read_answer,
+    read_budget,
     read_duration,
     read_json,
     read_question,
@@ -135,13 +137,17 @@ def history(run: RunArgument, *, store: StoreOption = None, as_json: JsonOption 
     return Exit.FINE
 
 
-@app.command(epilog=examples("holdfast resume order-47 --here app.py", "holdfast resume order-47 --reason 'the bank is back'"))
+@app.command(epilog=examples("holdfast resume order-47 --here app.py", "holdfast resume order-47 --budget usd=50 --reason 'worth it'"))
 def resume(
     run: RunArgument,
     *,
     here: Annotated[Path | None, typer.Option("--here", metavar="APP.py", help="Execute it now, with the agent in this file.")] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="With --here: end with code 3 where the run waits for a person.")] = False,
     accept: Annotated[bool, typer.Option("--accept", help="Go on with changed code from the step that blocks the run.")] = False,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option("--budget", metavar="LIMIT=AMOUNT", help="What it may spend from now on: usd=50, steps=200, time=2h; repeatable."),
+    ] = None,
     reason: ReasonOption = "",
     by: ByOption = None,
     store: StoreOption = None,
@@ -153,15 +159,17 @@ def resume(
     """
     if no_wait and here is None:
         raise typer.BadParameter("it says how --here behaves; name a file with --here APP.py", param_hint="--no-wait")
-    screen = Screen(store, as_json)
+    screen, limits = Screen(store, as_json), read_budget(budget or ())
+    if accept and limits is not None:
+        raise typer.BadParameter("say one after the other: first --accept, then --budget", param_hint="--budget")
     with opened(store) as holdfast:
-        said = holdfast.accept if accept else holdfast.resume
+        said = holdfast.accept if accept else partial(holdfast.resume, budget=limits)
         if here is None:
             screen.told(run, said(run, by=by, reason=reason))
             return Exit.FINE
         with screen.to_itself():
             order = order_from(holdfast, run, here, wait=not no_wait)
-        if reason or by or accept:
+        if reason or by or accept or limits is not None:
             said(run, by=by, reason=reason)
         return go_on(holdfast, order, screen)
 

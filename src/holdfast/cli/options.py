@@ -10,6 +10,7 @@ import typer
 
 from holdfast._duration import seconds
 from holdfast._inspect import STOPPED
+from holdfast.budget import LIMITS, Budget
 from holdfast.errors import Misuse
 
 STATUSES = ("queued", "running", "waiting", "paused", "blocked", "failed", "done", "cancelled", STOPPED)
@@ -56,6 +57,29 @@ def read_duration(given: str | None, option: str) -> float | None:
         return None if given is None else seconds(given, option)
     except Misuse:
         raise typer.BadParameter(f"{given!r} is not a duration, such as 30s, 10m, 2h or 3d", param_hint=option) from None
+
+
+def read_budget(given: Sequence[str]) -> Budget | None:
+    """NAME=AMOUNT, several divided by commas or given one by one; the limits of a budget."""
+    pairs = [part.partition("=") for each in given for part in each.split(",")]
+    if not pairs:
+        return None
+    limits: dict[str, Any] = {}
+    try:
+        for name, _, amount in pairs:
+            limits[name.strip()] = _amount(name.strip(), amount.strip())
+        return Budget(**limits)
+    except (Misuse, ValueError) as error:
+        advice = f"write usd=50, or steps=200,time=2h; there are {', '.join(LIMITS)}"
+        raise typer.BadParameter(f"{error}; {advice}", param_hint="--budget") from None
+
+
+def _amount(name: str, amount: str) -> float | int | str:
+    if name not in LIMITS or not amount:
+        raise ValueError(f"{name}={amount} is no limit")
+    if name == "time":
+        return float(amount) if amount.replace(".", "", 1).isdigit() else amount
+    return float(amount) if name == "usd" else int(amount)
 
 
 def read_answer(given: str) -> bool:

@@ -11,6 +11,7 @@ from holdfast._checkpoints import Checkpoint
 from holdfast._drift import Comparison
 from holdfast._inspect import CheckpointView, Item, RunView, Summary, Verdict
 from holdfast._repair import Mending
+from holdfast.budget import shown as amount
 from holdfast.cli.page import Block, Cell, Column, Commands, Facts, Line, Page, Table
 from holdfast.cli.wording import ago, as_json, count, duration, local, moment, shortened
 
@@ -25,7 +26,7 @@ STATUS_STYLES = {
 STATE_STYLES = {
     "started": "green", "done": "", "in doubt": "yellow", "broken off": "yellow", "failed": "red", "attempt failed": "red",
     "run failed": "red", "run blocked": "magenta", "run waiting": "yellow", "doubt opened": "yellow", "run done": "green",
-    "asked": "yellow", "drifted": "yellow", "model changed": "yellow",
+    "asked": "yellow", "drifted": "yellow", "model changed": "yellow", "budget set": "blue",
 }  # fmt: skip
 BESIDE_STEPS = frozenset({"asked", "answered", "watched", "drifted"})
 """States of lines that speak of a question or a thing, which is named in the note."""
@@ -128,8 +129,13 @@ def _run_facts(run: RunView, now_us: int) -> list[Fact]:
     facts += [("model", change) for change in run.model_changes]
     facts += [("started", moment(run.created_us, now_us)), ("changed", moment(run.updated_us, now_us))]
     facts += [("tags", _tags(run.tags))] if run.tags else []
-    facts += [("cost", f"${run.usd:,.4f}")] if run.usd else []
+    facts += [("cost", f"${run.usd:,.4f}")] if run.usd and not run.limits else []
+    facts += [("spent", _of_the_budget(run))] if run.limits else []
     return facts
+
+
+def _of_the_budget(run: RunView) -> tuple[str, ...]:
+    return tuple(f"{amount(name, run.spent.of(name))} of {amount(name, most)}" for name, most in run.limits.items())
 
 
 def _state_label(name: str) -> str:
