@@ -25,11 +25,14 @@ STORE_GAVE_UP = 74
 KIB = 1024
 REFUSALS = {
     ("pwrite64", "ENOSPC"): ({"StoreFull"}, 9),
-    ("pwrite64", "EIO"): ({"StoreFailed"}, 5),
+    ("pwrite64", "EIO"): ({"StoreFailed", "StoreFull"}, 5),
     ("fdatasync", "EIO"): ({"StoreFailed"}, 8),
     ("fdatasync", "ENOSPC"): ({"StoreFailed", "StoreFull"}, 4),
 }
-"""Which call fails how: the errors that the caller may get, and at how many points of the run it is tried."""
+"""Which call fails how: the errors that the caller may get, and at how many points of the run it is tried.
+
+Of shared memory that cannot grow SQLite does not say why: that is told as a lack of room.
+"""
 
 
 @pytest.fixture(scope="module")

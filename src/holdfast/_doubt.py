@@ -8,12 +8,12 @@ somebody: the other side that knows keys (resend), a probe, a reset, or a person
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from . import _landing
 from . import _records as rec
 from ._commands import Commit, Invoke, Life, Pause, Turn, WaitForPerson
+from ._facts import Fact, fact
 from ._failpoints import reach
 from ._ids import jitter
 from ._run import Body
@@ -29,51 +29,51 @@ MAX_REASON = 1000
 """Characters of a reason that are kept with a doubt."""
 
 
-@dataclass(frozen=True, slots=True)
-class Resend:
+@fact()
+class Resend(Fact):
     """Run again under the same key, as long as the other side remembers keys."""
 
     within_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Verify:
+@fact()
+class Verify(Fact):
     """Ask a probe; believe its "not landed" only `settle_s` after the intent."""
 
     probe: Callable[..., Any]
     settle_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
+@fact()
+class Reset(Fact):
     """Call something harmless that brings the world back to before, `settle_s` after the intent, then run again."""
 
     fn: Callable[..., Any]
     settle_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+@fact()
+class Ask(Fact):
     """A person says what is true."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+@fact()
+class Fail(Fact):
     """Raise `InDoubt` into the agent."""
 
 
 Action: TypeAlias = Resend | Verify | Reset | Ask | Fail
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+@fact()
+class Attempt(Fact):
     """Run the body (again)."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Uncertain:
+@fact()
+class Uncertain(Fact):
     """It is not known whether attempt `number` happened; `live` where this process saw the error itself.
 
     `after_s` is how long the other side asks to wait before the next attempt.
@@ -86,16 +86,16 @@ class Uncertain:
     after_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+@fact()
+class Found(Fact):
     """It happened, and this is what it returned."""
 
     number: int
     value: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+@fact()
+class Finished(Fact):
     """The effect has its outcome."""
 
     result: Any

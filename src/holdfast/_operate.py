@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from . import _records as rec
@@ -216,7 +215,7 @@ def _tell(engine: Engine, run_id: str, allowed: Any, records: list[rec.Record], 
             return True
         taken = [] if journal.head.status == "cancelled" else [_resumed(engine, journal, why)]  # what is closed is not opened again
         if kind == "cancel" and "undo" in letter:
-            taken = [replace(one, cleared=[]) for one in taken]  # the path to undo is the one that was taken, failures included
+            taken = [one.but(cleared=[]) for one in taken]  # the path to undo is the one that was taken, failures included
         if _claimed(engine, journal, [*taken, *records]):
             return False
     raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")

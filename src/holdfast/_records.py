@@ -10,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar, NamedTuple
 
 from pydantic_core import PydanticSerializationError, to_json
 
+from ._facts import Fact, fact
 from ._json import encoder
 
 Json = dict[str, Any]
@@ -23,8 +24,8 @@ COLUMNS = frozenset({"step_id", "value", "args"})
 """Fields that are columns of a row instead of part of its body."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+@fact(kw_only=True)
+class Record(Fact):
     """What all facts have: the step they speak of, if any, and the data they carry."""
 
     kind: ClassVar[str] = ""
@@ -33,7 +34,7 @@ class Record:
     args: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class RunStarted(Record):
     """A run began; `args` are the agent's arguments, `origin` the root of all its idempotency keys.
 
@@ -51,7 +52,7 @@ class RunStarted(Record):
     budget: Json = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class RunResumed(Record):
     """A process, or an operator's verb, took the run; `cleared` are the failures it goes behind.
 
@@ -68,14 +69,14 @@ class RunResumed(Record):
     budget: Json = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class RunDone(Record):
     """The agent returned; `value` is its encoded result."""
 
     kind = "run.done"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class RunFailed(Record):
     """An error escaped the agent; `escaped` are the steps whose failures it carried."""
 
@@ -84,7 +85,7 @@ class RunFailed(Record):
     escaped: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class RunCancelled(Record):
     """Somebody closed the run for good."""
 
@@ -93,7 +94,7 @@ class RunCancelled(Record):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class RunWaiting(Record):
     """Every branch waits; the run holds nothing until somebody or some time wakes it."""
 
@@ -103,7 +104,7 @@ class RunWaiting(Record):
     wake_us: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class RunReleased(Record):
     """The owner let go of an unfinished run, which anybody may take."""
 
@@ -111,7 +112,7 @@ class RunReleased(Record):
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class RunBlocked(Record):
     """The run cannot go on with this code; `step_id` is where it stands."""
 
@@ -119,7 +120,7 @@ class RunBlocked(Record):
     error: Json
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class RunAccepted(Record):
     """Somebody lets the run go on with code that takes another path from `step_id` on; what was recorded from there is superseded."""
 
@@ -128,7 +129,7 @@ class RunAccepted(Record):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class RunRepaired(Record):
     """The records from `bad_seq` on were damaged: `moved` of them were moved aside, `unreadable` could not be read or were not there.
 
@@ -145,7 +146,7 @@ class RunRepaired(Record):
     escaped: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class RunUndoing(Record):
     """From here on no new step begins: what the run did is taken back. `error` where its own failure asked for that, and nobody else."""
 
@@ -155,7 +156,7 @@ class RunUndoing(Record):
     error: Json = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class StepStarted(Record):
     """A step's body is about to begin. For an effect this is the intent, durable before the body runs."""
 
@@ -168,7 +169,7 @@ class StepStarted(Record):
     args_sha: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class AttemptFailed(Record):
     """One attempt ended in `error` and another may follow, after `delay_ms`; `landed` is "no" or "unknown"."""
 
@@ -183,7 +184,7 @@ class AttemptFailed(Record):
     usage: list[Json] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class StepDone(Record):
     """A step returned; `value` is its encoded result, or nothing where `not_kept` says why."""
 
@@ -199,7 +200,7 @@ class StepDone(Record):
     shown: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class StepFailed(Record):
     """A step failed for good; `doubt`, with the `reason`, where it is not known whether the effect happened.
 
@@ -220,7 +221,7 @@ class StepFailed(Record):
     called: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class StepBrokenOff(Record):
     """A step's body was cancelled; `cause` is the step id of the time-out or race that did it, or empty."""
 
@@ -233,7 +234,7 @@ class StepBrokenOff(Record):
     usage: list[Json] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class DoubtOpened(Record):
     """It is not known whether an effect happened; `action` is what in_doubt says, or why it became "ask".
 
@@ -251,7 +252,7 @@ class DoubtOpened(Record):
     args_sha: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class DoubtSettled(Record):
     """Somebody said what is true of a doubt: "landed" (with `value`), "not_landed", or "unknown" from a probe.
 
@@ -265,7 +266,7 @@ class DoubtSettled(Record):
     delay_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class AskOpened(Record):
     """Somebody must answer before the run goes on here: an approval, a drift, a budget, of which a yes `grants` these limits."""
 
@@ -277,7 +278,7 @@ class AskOpened(Record):
     grants: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class AskAnswered(Record):
     """The answer to a question, yes or no; `timed_out` where nobody gave one in time."""
 
@@ -288,7 +289,7 @@ class AskAnswered(Record):
     timed_out: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class BudgetSet(Record):
     """An operator set limits of the run, which take the place of the code's; an open question about a limit is settled by it."""
 
@@ -298,7 +299,7 @@ class BudgetSet(Record):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class WatchTaken(Record):
     """The thing `step_id` was looked at, because the code watches it or because a drift was accepted; `found` is its print."""
 
@@ -307,7 +308,7 @@ class WatchTaken(Record):
     accepted: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class WatchDrifted(Record):
     """The thing `step_id` was not what it had been when the run went on: gone, changed, unreachable or appeared."""
 
@@ -318,7 +319,7 @@ class WatchDrifted(Record):
     action: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class ModelChanged(Record):
     """A call of the step `name` was answered by, or asked for, another model than in earlier lives; `before` is what there was."""
 
@@ -330,7 +331,7 @@ class ModelChanged(Record):
     before: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class ModelAccepted(Record):
     """Somebody lets the run go on with that model."""
 
@@ -342,21 +343,21 @@ class ModelAccepted(Record):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class TimeoutFired(Record):
     """The time-out `step_id` cancelled what ran inside it."""
 
     kind = "timeout.fired"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class StateSaved(Record):
     """The state object `step_id` had changed by the commit that this row rides on."""
 
     kind = "state.saved"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@fact(kw_only=True)
 class TimeRead(Record):
     """The scope `step_id` read the time; `times_us` are the readings since its last commit."""
 

@@ -19,10 +19,11 @@ may be called there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from . import _records as rec
+from ._facts import Fact, fact
 
 CANCEL = "cancel"
 """The cause of a step that was broken off because the run was cancelled: if that was never recorded, the step is unfinished."""
@@ -117,7 +118,7 @@ class History:
 
     def _settle(self, record: rec.DoubtSettled) -> None:
         if isinstance(self.outcome, rec.StepDone) and self.outcome.not_kept:
-            self.outcome = replace(self.outcome, value=record.value, not_kept="", shown="")
+            self.outcome = self.outcome.but(value=record.value, not_kept="", shown="")
             return
         self.settled = record
         if record.verdict != "unknown":
@@ -199,38 +200,38 @@ class Question:
         return bool(self.opened.until_us) and at_us > self.opened.until_us
 
 
-@dataclass(frozen=True, slots=True)
-class Execute:
+@fact()
+class Execute(Fact):
     """Run the body; `attempt` counts from 1."""
 
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Return:
+@fact()
+class Return(Fact):
     """The step has returned already."""
 
     seq: int
     record: rec.StepDone
 
 
-@dataclass(frozen=True, slots=True)
-class Raise:
+@fact()
+class Raise(Fact):
     """The step has failed already."""
 
     seq: int
     record: rec.StepFailed
 
 
-@dataclass(frozen=True, slots=True)
-class Hang:
+@fact()
+class Hang(Fact):
     """The body was cancelled by something recorded, which will cancel it again in its turn."""
 
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
+@fact()
+class Doubt(Fact):
     """An intent without an outcome; `asked` where a person has been asked already."""
 
     reason: str
@@ -238,16 +239,16 @@ class Doubt:
     asked: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Landed:
+@fact()
+class Landed(Fact):
     """A doubt was settled: it happened, and `value` is its result."""
 
     value: bytes | None
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
+@fact()
+class Mismatch(Fact):
     """The code calls something else than was recorded here."""
 
     recorded: str

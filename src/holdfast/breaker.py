@@ -20,6 +20,7 @@ from typing import Literal, TypeAlias, assert_never
 
 from holdfast._clients import http_status
 from holdfast._duration import Duration, seconds
+from holdfast._facts import Fact, fact
 from holdfast._ids import checked_text
 from holdfast._landing import Rules, landing
 from holdfast.errors import HoldfastError, Misuse
@@ -58,22 +59,22 @@ class Breaker:
         return seconds(self.rest, "rest of Breaker")
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+@fact()
+class Closed(Fact):
     """Attempts begin; `failed` in a row have failed."""
 
     failed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+@fact()
+class Open(Fact):
     """No attempt begins before that time."""
 
     until_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Trying:
+@fact()
+class Trying(Fact):
     """One attempt, `who`, tries whether the other side is back."""
 
     who: object
@@ -82,20 +83,20 @@ class Trying:
 State: TypeAlias = Closed | Open | Trying
 
 
-@dataclass(frozen=True, slots=True)
-class Go:
+@fact()
+class Go(Fact):
     """The attempt may begin."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
+@fact()
+class Rest(Fact):
     """It may not, for so many seconds."""
 
     rest_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+@fact()
+class Wait(Fact):
     """It may not before the one that tries has ended."""
 
 

@@ -71,7 +71,7 @@ def connect(path: Path, url: str, patience_ms: int) -> apsw.Connection:
 def from_sqlite(error: apsw.Error | UnicodeDecodeError, url: str) -> StoreError:
     """What SQLite says, as one of our errors; text that is none can only be damage."""
     if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE:
-        return StoreFull(url, f"{_FULL} (the shared memory beside the log cannot grow: {error})")
+        return StoreFull(url, f"{_NO_GROWTH} ({error})")
     for kinds, ours, advice in _ADVICE:
         if isinstance(error, kinds):
             return ours(url, f"{advice} ({error})")
@@ -93,6 +93,10 @@ def os_errors(url: str) -> Iterator[None]:
 
 _READ_ONLY = "the store cannot be written; nothing was changed. Make the file and its folder writable, or name another path"
 _FULL = "there is no room left; what was acknowledged before is safe. Free some space, then run again"
+_NO_GROWTH = (
+    "the shared memory beside the log cannot grow, most likely because there is no room left; what was acknowledged before is safe. "
+    "Free some space, or see to the disk, then run again"
+)
 _FAILED = "the operating system refused a read, a write or a flush; what was acknowledged before is safe. See to the disk, then run again"
 _BUSY = "somebody else holds the write lock; nothing was written. Try again, or end the program that keeps the database locked"
 _DAMAGED = "the database is damaged. Keep a copy of all its files, then look with `holdfast check` or restore a backup"
