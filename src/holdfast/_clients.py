@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import socket
 import traceback
-import urllib.error
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from types import FrameType
@@ -114,8 +113,8 @@ def _never_reached(error: BaseException | None) -> bool:
 
 def _below(error: BaseException) -> BaseException | None:
     """What a class that failed to connect says was the reason; None for every other class."""
-    if type(error) is urllib.error.URLError:
-        return _an_error(error.reason)
+    if (type(error).__module__, type(error).__name__) == ("urllib.error", "URLError"):
+        return _an_error(attribute(error, "reason"))
     if is_of(error, _CONNECT_WRAPPERS):
         told = (error.__cause__, attribute(error, "reason"), _argument(error), _named(error, "error"))
         return next(filter(None, map(_an_error, told)), None)

@@ -7,12 +7,12 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from . import _records as rec
 from ._commands import Commit, Life, Pause
 from ._decorators import Agent
+from ._facts import Fact, fact
 from ._failpoints import reach
 from ._replay import CLEANUP, DIED, UNDO, History
 from ._run import Run
@@ -42,15 +42,15 @@ STRAY_S = 0.05
 log = logging.getLogger("holdfast")
 
 
-@dataclass(frozen=True, slots=True)
-class Returned:
+@fact()
+class Returned(Fact):
     """The agent's code came to its end."""
 
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Raised:
+@fact()
+class Raised(Fact):
     """The agent's code was left by an error."""
 
     error: BaseException

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Any, ClassVar, NamedTuple
 
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from ._facts import Fact, fact
 from ._json import encoder
@@ -421,6 +421,14 @@ def from_parts(*, kind: str, step_id: str, body: bytes, value: bytes | None, arg
     if cls is None:
         raise ValueError(f"unknown kind of record {kind!r}")
     try:
-        return cls(step_id=step_id, value=value, args=args, **_decode(body.decode("utf-8", "surrogatepass")))
+        return cls(step_id=step_id, value=value, args=args, **_fields_of(body))
     except TypeError as error:
         raise ValueError(f"a {kind} record with other fields than this version knows: {error}") from error
+
+
+def _fields_of(body: bytes) -> Json:
+    try:
+        fields: Json = from_json(body)
+    except ValueError:  # half a character, or damage
+        fields = _decode(body.decode("utf-8", "surrogatepass"))
+    return fields

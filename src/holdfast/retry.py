@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TypeAlias
 
 from holdfast._clients import CHAIN_LIMIT, attribute, http_status, is_of
@@ -194,6 +193,8 @@ def _number(text: str) -> float:
 def _until_s(text: str, now: datetime | None) -> float:
     if now is None:
         return 0.0
+    from email.utils import parsedate_to_datetime  # rarely needed, and slow to load
+
     try:
         when = parsedate_to_datetime(text)
     except ValueError:

@@ -11,7 +11,6 @@ import hashlib
 import os
 import secrets
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -109,9 +108,9 @@ _ADVICE: list[tuple[tuple[type[Exception], ...], type[StoreError], str]] = [
 
 
 def _create(path: Path, url: str) -> None:
-    fd, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent)
+    name = str(path.with_name(f".{path.name}.{secrets.token_hex(8)}.new"))
     try:
-        os.close(fd)
+        os.close(os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         _build(name, url)
         _flush(name)
         os.link(name, path)
