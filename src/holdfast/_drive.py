@@ -112,7 +112,7 @@ def _note(run: Run, error: BaseException) -> None:
 
 def _commit_at_once(run: Run, records: Sequence[rec.Record]) -> int | None:
     """Commit in place where the run is alone and nothing rides; None where that cannot be, with nothing written."""
-    if run.times or run.tracked or run.prints or run.unkept is not None or not run.solo():
+    if run.riders.any() or not run.solo():
         return None
     return run.committer.commit_inline(run.journal, records)
 
@@ -122,8 +122,8 @@ async def _commit_async(run: Run, records: Sequence[rec.Record], takes: Sequence
     seq = run.committer.commit_inline(run.journal, records) if run.solo() and not takes else None
     if seq is None:
         seq = await run.committer.commit_async(run.journal, records, takes)
-    if run.unkept is not None:
-        raise _unkept(run, run.unkept)
+    if run.riders.unkept is not None:
+        raise _unkept(run, run.riders.unkept)
     return seq
 
 
@@ -131,14 +131,14 @@ def _commit_blocking(run: Run, records: Sequence[rec.Record], takes: Sequence[in
     with run.lock:  # what rides must be numbered in the order in which it was looked at
         ticket = run.committer.submit(run.journal, run.with_riders(records), takes)
     seq = run.committer.settle(ticket)
-    if run.unkept is not None:
-        raise _unkept(run, run.unkept)
+    if run.riders.unkept is not None:
+        raise _unkept(run, run.riders.unkept)
     return seq
 
 
 def _unkept(run: Run, error: NotKept) -> Unwinding:
     """The state cannot be kept: what was to be committed is safe, and the run stops here."""
-    run.unkept = None
+    run.riders.unkept = None
     return run.stop(error)
 
 

@@ -23,11 +23,11 @@ from ._ids import effect_key, seeded, uuid_from
 from ._journal import Journal
 from ._models import OnModelChange
 from ._replay import CANCEL, CLEANUP, UNDO
+from ._riders import Riders
 from ._turnstile import Turnstile
-from .errors import Cancelled, HoldfastError, NotKept, Parked, Stopped, Unwinding
+from .errors import Cancelled, HoldfastError, Parked, Stopped, Unwinding
 
 if TYPE_CHECKING:
-    from ._state import Tracked
     from ._steps import Call
     from ._watch import Watched
 
@@ -261,8 +261,7 @@ class Run:
         self.in_progress = self.branches = self.calls = 0
         self.requested: set[str] = set()
         self.long_steps: dict[str, tuple[Call, int]] = {}  # with its attempt, or 0 once it has been shown
-        self.tracked: dict[str, Tracked] = {}
-        self.times: dict[str, list[int]] = {}
+        self.riders = Riders()
         self.keys: dict[str, tuple[str, str, str]] = {}
         self.cleanups: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object]]] = []
         self.waiters: list[Waiter] = []
@@ -277,12 +276,10 @@ class Run:
         self.effects: set[str] = set()
         self.recorded = {step_id for step_id, history in journal.histories.items() if history.name}
         self.recorded_seq = journal.head.seq
-        self.unkept: NotKept | None = None
         self.unawaited: dict[str, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self.watching: dict[str, Watched] = {}
         self.watch_calls: dict[str, int] = {}
         self.unchecked = dict.fromkeys(journal.prints, False)  # True while a branch compares it
-        self.prints: list[rec.WatchTaken] = []
         self.lock = threading.Lock()
 
     @property
@@ -334,35 +331,13 @@ class Run:
         generation = self.journal.generation
         return effect_key(self.origin, f"{step_id}~{generation}" if generation else step_id)
 
-    def riders(self) -> list[rec.Record]:
-        """What has no commit of its own and goes with the next one: times that were read, states that changed.
-
-        While recorded outcomes are still to be given back, the states are not what they will be: their changes go with a later commit.
-        """
-        records: list[rec.Record] = list(self.prints)
-        self.prints = []
-        if self.times:
-            records += [rec.TimeRead(step_id=path, times_us=times) for path, times in self.times.items()]
-            self.times = {}
-        try:
-            for step_id, tracked in () if self.turnstile.replaying else self.tracked.items():
-                value = tracked.changed()
-                if value is not None:
-                    records.append(rec.StateSaved(step_id=step_id, value=value))
-        except NotKept as error:
-            self.tracked, self.unkept = {}, error
-        return records
-
     def with_riders(self, records: Sequence[rec.Record]) -> Sequence[rec.Record]:
         """The records, behind whatever rides on them."""
-        if not self.times and not self.tracked and not self.prints:
-            return records
-        return [*self.riders(), *records]
+        return [*self.riders.take(replaying=self.turnstile.replaying), *records] if self.riders.any() else records
 
     def _boundary(self, seq: int) -> None:
         if seq <= self.recorded_seq:
-            for tracked in self.tracked.values():
-                tracked.set_to(seq)
+            self.riders.set_states(seq)
 
     def at_live_edge(self) -> bool:
         """Whether everything recorded has been asked for and given back."""
@@ -380,7 +355,7 @@ class Run:
         if index < len(recorded):
             return recorded[index]
         now_us = self.clock.now_us()
-        self.times.setdefault(scope.path, []).append(now_us)
+        self.riders.times.setdefault(scope.path, []).append(now_us)
         return now_us
 
     def park_soon(self) -> None:

@@ -138,7 +138,7 @@ def state(initial: T) -> T:
     scope = in_agent("state")
     scope.states += 1
     step_id = f"{scope.path}/state.{scope.states}"
-    scope.run.tracked[step_id] = Tracked(initial, scope.run.journal.states.get(step_id, []))
+    scope.run.riders.tracked[step_id] = Tracked(initial, scope.run.journal.states.get(step_id, []))
     return initial
 
 

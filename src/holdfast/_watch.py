@@ -43,7 +43,7 @@ def begin(run: Run, thing: Thing, on_change: OnChange) -> None:
     run.watching[name] = Watched(thing, on_change)
     index, run.watch_calls[name] = run.watch_calls.get(name, 0), run.watch_calls.get(name, 0) + 1
     if index >= run.journal.looks.get(name, 0):
-        run.prints.append(rec.WatchTaken(step_id=name, found=dataclasses.asdict(take(thing))))
+        run.riders.prints.append(rec.WatchTaken(step_id=name, found=dataclasses.asdict(take(thing))))
         run.unchecked.pop(name, None)
 
 
