@@ -44,6 +44,7 @@ log = logging.getLogger("holdfast")
 
 def pass_the_door(call: Call) -> Life[None]:
     """Go on only if nothing stands against a new step."""
+    yield from _cancelled_by_the_journal(call)
     if not call.run.concluding:  # a cleanup of a run that has ended relies on nothing
         if call.run.undo.asked is not None:
             yield from _end_at_the_edge(call, call.run.undo.asked)
@@ -51,16 +52,20 @@ def pass_the_door(call: Call) -> Life[None]:
             yield from compare(call)
         if call.run.journal.models.open:
             yield from _models_accepted(call)
+    if call.scope.cause():
+        yield Pause(0.0)  # a cancellation that a commit held back comes before an intent
+
+
+def _cancelled_by_the_journal(call: Call) -> Life[None]:
+    """What never began because it was cancelled first comes to that again, before anything else is looked at."""
     if call.run.blocking:
         for block in call.scope.time_outs():
-            if block.due() or (block.doomed and not block.fired):
+            if (block.due() and call.run.undo.asked is None) or (block.doomed and not block.fired):
                 block.fired = True
                 yield Turn(block.seq if block.doomed else (yield Commit([rec.TimeoutFired(step_id=block.step_id)])))
                 raise TimeoutError
     if call.scope.to_be_cancelled() or (call.run.blocking and call.scope.lost):
         yield Hang()
-    if call.scope.cause():
-        yield Pause(0.0)  # a cancellation that a commit held back comes before an intent
 
 
 def model_changes(call: Call, usage: Sequence[rec.Json]) -> list[rec.ModelChanged]:

@@ -190,7 +190,7 @@ async def _wait_async(run: Run, scope: Scope, command: Pause | WaitForPerson | H
         case WaitForPerson():
             return await _person_async(run, scope, command)
         case Hang():
-            return await asyncio.get_running_loop().create_future()
+            return await _hang_async(run, scope)
 
 
 def _wait_blocking(run: Run, scope: Scope, command: Pause | WaitForPerson | Hang) -> Any:
@@ -201,6 +201,16 @@ def _wait_blocking(run: Run, scope: Scope, command: Pause | WaitForPerson | Hang
             return _person_blocking(run, scope, command)
         case Hang():
             raise _doom(scope)
+
+
+async def _hang_async(run: Run, scope: Scope) -> None:
+    """Wait to be cancelled by something recorded: where everything else waits for a person, the run parks all the same."""
+    scope.doubts += 1
+    try:
+        run.park_soon()
+        await asyncio.get_running_loop().create_future()
+    finally:
+        scope.doubts -= 1
 
 
 async def _person_async(run: Run, scope: Scope, command: WaitForPerson) -> None:

@@ -88,25 +88,35 @@ def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended
         case Stopped(error=StoreError()):
             raise ended.error from ended
         case Stopped():
-            yield Commit([_stopped(ended.error)])
+            yield _left(run, _stopped(ended.error))
             raise ended.error from ended.__cause__
         case Parked():
             raise (yield from _waiting(run))
         case Cancelled():
             yield from _cleanups(run)
-            yield Commit([rec.RunCancelled(by=ended.by, reason=ended.reason)], tuple(run.taking))
+            yield _over(run, rec.RunCancelled(by=ended.by, reason=ended.reason))
             raise _closed(run, outcome, ended)
         case Exception():
             yield from _refuse_unasked(run, ended)
             escaped = sorted(set(_blamed(run.id, ended)))
-            yield Commit([rec.RunFailed(error=failure(ended), escaped=escaped)])
+            yield _left(run, rec.RunFailed(error=failure(ended), escaped=escaped))
             at = f" at step {', '.join(escaped)}" if escaped else ""
             ended.add_note(f"run {run.id!r} failed{at}; finished steps are kept, and the same line again goes on from there")
             raise ended
         case _:
             with contextlib.suppress(Unwinding):  # an interruption stays what it is, even where it cannot be recorded
-                yield Commit([rec.RunReleased(reason=f"interrupted by {type(ended).__name__}")])
+                yield _left(run, rec.RunReleased(reason=f"interrupted by {type(ended).__name__}"))
             raise ended
+
+
+def _over(run: Run, record: rec.Record) -> Commit:
+    """The end of a run for good: every letter that it has heard is taken."""
+    return Commit([record], (*run.taking, *run.stale))
+
+
+def _left(run: Run, record: rec.Record) -> Commit:
+    """The end of this life: letters that change nothing are taken, and what is still to be done stays where it is."""
+    return Commit([record], tuple(run.stale))
 
 
 def _to_be_undone(run: Run, agent: Agent[..., Any], ended: BaseException | None) -> bool:
@@ -150,13 +160,13 @@ def _returned(run: Run, agent: Agent[..., Any], value: Any) -> Life[Any]:
     try:
         data, kept = agent.codec().keep(value)
     except NotKept as error:
-        yield Commit([rec.RunFailed(error=failure(error))])
+        yield _left(run, rec.RunFailed(error=failure(error)))
         raise
     if run.journal.open_doubts(ended=True):
         raise (yield from _waiting(run))
     yield from _cleanups(run)
     reach("run.before_done")
-    yield Commit([rec.RunDone(value=data)], tuple(run.taking))
+    yield _over(run, rec.RunDone(value=data))
     reach("run.after_done")
     return kept
 
@@ -165,11 +175,11 @@ def _waiting(run: Run) -> Life[RunWaiting]:
     """Record what the run waits for; from here on it holds nothing."""
     doubts, asks = run.journal.open_doubts(ended=True), run.journal.open_asks()
     if not doubts and not asks:
-        yield Commit([rec.RunReleased(reason="woken while it parked")])
+        yield _left(run, rec.RunReleased(reason="woken while it parked"))
         return RunWaiting(run.id, "for nothing any more")
     questions = [_did_it_happen(step_id, history) for step_id, history in doubts]
     waits = "; ".join([*questions, *(question.opened.question for _, question in asks)])
-    yield Commit([rec.RunWaiting(waits=waits, steps=[waiting for waiting, _ in (*doubts, *asks)], wake_us=run.wakes_us)])
+    yield _left(run, rec.RunWaiting(waits=waits, steps=[waiting for waiting, _ in (*doubts, *asks)], wake_us=run.wakes_us))
     return RunWaiting(run.id, waits)
 
 
@@ -195,7 +205,7 @@ def _refuse_unasked(run: Run, ended: Exception | None = None) -> Life[None]:
             continue
         if history.outcome is not None or history.effect:
             error = ReplayMismatch(run.id, step_id, shown_call(history.name, history.args), "ends without calling it")
-            yield Commit([_stopped(error)])
+            yield _left(run, _stopped(error))
             raise error from ended
 
 
@@ -205,7 +215,7 @@ def _refuse_unawaited(run: Run) -> Life[None]:
         if inspect.getcoroutinestate(awaiting) == inspect.CORO_CREATED:
             awaiting.close()
             error = NotAwaited(name, step_id)
-            yield Commit([rec.RunFailed(error=failure(error))])
+            yield _left(run, rec.RunFailed(error=failure(error)))
             raise error
 
 

@@ -162,7 +162,7 @@ class Journal:
         self.histories: dict[str, History] = {}
         self.keeps: set[str] = set()
         self._unsettled: dict[str, History] = {}
-        self.superseded: dict[str, History] = {}
+        self.superseded: list[tuple[str, History]] = []
         self.ledger = Ledger()
         self.generation = 0
         self.groups: set[str] = set()
@@ -231,7 +231,7 @@ class Journal:
     def open_doubts(self, *, ended: bool = False) -> list[tuple[str, History]]:
         """The effects of which it is not known whether they happened; once the run has ended, what still runs is among them."""
         epoch = self.head.epoch + 1 if ended else self.head.epoch
-        return [(step_id, history) for step_id, history in self._unsettled.items() if history.open_doubt(epoch)]
+        return [(step_id, history) for step_id, history in list(self._unsettled.items()) if history.open_doubt(epoch)]
 
     def spoken(self, step_id: str) -> bool:
         """Whether a person has said what was to be said about `step_id`."""
@@ -319,7 +319,7 @@ class Journal:
             del self.histories[step_id]
             self._unsettled.pop(step_id, None)
             if history.effect:
-                self.superseded[step_id] = history
+                self.superseded.append((step_id, history))
         self.groups = {group for found in self.histories for group in _groups_above(found)}
         self.states = {name: [saved for saved in values if saved[0] < seq] for name, values in self.states.items()}
 

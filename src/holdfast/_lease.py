@@ -160,7 +160,7 @@ def deliver(run: Run, letter: Letter) -> None:
         case "budget" if body and _limits(body):
             _told(run, rec.BudgetSet(step_id=BUDGET, limits=_limits(body), by=body["by"], reason=body.get("reason", "")), letter)
         case _:
-            run.taking.append(letter.letter_id)
+            run.stale.append(letter.letter_id)
             log.warning("run %s got a letter of kind %r that cannot be read; it is taken and ignored", run.id, letter.kind)
 
 
@@ -203,7 +203,7 @@ def _settle(run: Run, body: rec.Json, letter: Letter) -> None:
     history = run.journal.histories.get(body["step"])
     if history is None or not history.open_doubt(run.journal.head.epoch) or not history.put_to_a_person():
         log.warning("run %s has no open doubt at step %s any more; the word of %s changes nothing", run.id, body["step"], body["by"])
-        run.taking.append(letter.letter_id)
+        run.stale.append(letter.letter_id)
         return
     value = body["value"].encode() if body.get("value") is not None else None
     record = rec.DoubtSettled(step_id=body["step"], verdict=body["verdict"], by=body["by"], reason=body.get("reason", ""), value=value)
@@ -214,7 +214,7 @@ def _answer(run: Run, body: rec.Json, letter: Letter) -> None:
     question = run.journal.asks.get(body["ask"])
     if question is None or question.answer is not None or question.too_late(letter.at_us):
         log.warning("run %s has no open question %s any more; the word of %s changes nothing", run.id, body["ask"], body["by"])
-        run.taking.append(letter.letter_id)
+        run.stale.append(letter.letter_id)
         return
     _told(run, rec.AskAnswered(step_id=body["ask"], yes=bool(body["yes"]), by=body["by"], reason=body.get("reason", "")), letter)
 

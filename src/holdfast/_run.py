@@ -271,6 +271,7 @@ class Run:
         self.concluding = False
         self.heard: set[int] = set()
         self.taking: list[int] = []
+        self.stale: list[int] = []
         self.root: asyncio.Task[object] | None = None
         self.root_cancels = self.wakes_us = 0
         self.effects: set[str] = set()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -157,6 +158,13 @@ class Call:
         args, args_sha = self.kept()
         return {"args": args, "args_sha": args_sha}
 
+    def as_it_is_now(self) -> Call:
+        """The call with its arguments as they are now, whatever becomes of them; what cannot be copied stays itself."""
+        kept = copy.copy(self)
+        with contextlib.suppress(Exception):
+            kept.args, kept.kwargs = copy.deepcopy((self.args, self.kwargs))
+        return kept
+
     def blamed(self, error: BaseException) -> BaseException:
         """The error, marked with the step it came from: a resumed run goes behind the failure that escaped."""
         with contextlib.suppress(AttributeError):
@@ -212,7 +220,7 @@ def life(call: Call) -> Life[Any]:
 def _introduced(call: Call) -> str:
     """The key of an effect; one that can be undone is remembered, and so is what becomes of it."""
     if call.spec.undo is not None:
-        call.run.undo.calls[call.step_id] = call
+        call.run.undo.calls[call.step_id] = call.as_it_is_now()
         call.run.journal.keeps.add(call.step_id)
     return _key(call)
 
@@ -488,7 +496,7 @@ def _same_in_doubt(call: Call) -> str:
     for step_id, history in call.run.journal.open_doubts():
         if step_id != call.step_id and (history.name, history.fingerprint) == (call.spec.name, call.fingerprint):
             return f"the same call is in doubt at step {step_id}"
-    for step_id, history in call.run.journal.superseded.items():
+    for step_id, history in call.run.journal.superseded:
         if (history.name, history.fingerprint) == (call.spec.name, call.fingerprint):
             return f"the same call was made at step {step_id}, before the code changed"
     return ""

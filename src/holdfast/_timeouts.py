@@ -59,10 +59,13 @@ class timeout(_Block):  # noqa: N801 (reads as a verb: `async with hf.timeout("5
         super().__init__(duration, async_scope("timeout"))
         self._inner = asyncio.timeout(None)
         self._over = False
+        self._before = 0
         self._watch: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> None:
         self._open()
+        task = asyncio.current_task()
+        self._before = task.cancelling() if task is not None else 0
         await self._inner.__aenter__()
         self._watch = asyncio.get_running_loop().create_task(self._fire_recorded() if self.doomed else self._fire_when_due())
 
@@ -77,12 +80,23 @@ class timeout(_Block):  # noqa: N801 (reads as a verb: `async with hf.timeout("5
         except TimeoutError as over:
             if self._scope.run.ended is not None:
                 raise self._scope.run.ended from over  # the time-out could not be recorded, so the agent must not see it
+            await self._spent()
             raise
         finally:
             self._over = True
             self._scope.blocks.remove(self)
             if self._watch is not None and not self.fired:
                 self._watch.cancel()
+
+    async def _spent(self) -> None:
+        """Two time-outs that fired together cancel twice, and only one cancellation is left to go through both: the other ends here."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling() <= self._before:
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                if task.cancelling() > self._before:
+                    raise  # somebody else wants the task to end
 
     async def _last_moment(self) -> tuple[type[BaseException] | None, BaseException | None, TracebackType | None]:
         """The block has come to its end while the time-out is being recorded, or was: it counts, live and on replay."""

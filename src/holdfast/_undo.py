@@ -116,7 +116,7 @@ def _called(call: Call, undo_id: str, value: bytes) -> Life[None]:
 
 def _left(run: Run) -> list[str]:
     """Effects that the code does not call any more since somebody accepted its change: nobody can say how to undo them."""
-    found = [(step_id, history) for step_id, history in run.journal.superseded.items() if history.landed()]
+    found = [(step_id, history) for step_id, history in run.journal.superseded if history.landed()]
     left = [f"{history.name} (step {step_id})" for step_id, history in found if f"{UNDO}{step_id}" not in run.journal.histories]
     if not left:
         return []
