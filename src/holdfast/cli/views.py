@@ -96,6 +96,8 @@ def in_words(run: RunView) -> tuple[str, str]:
             return f"stopped: the process that ran it is dead{at}", STATUS_STYLES["stopped"]
         case "waiting":
             text = f"waiting for a person: {run.waits}"
+        case "queued" if run.undoing:
+            text = f"to be undone {run.undoing}; nobody runs it"
         case "queued":
             text = f"ready to go on, and nobody runs it{_after(run.note)}"
         case "done":
@@ -231,13 +233,13 @@ def inbox_page(items: Sequence[Item], setting: Setting) -> Page:
         return [Line("nothing needs a person")]
     page: Page = []
     for item in items:
-        page += [Line(f"{item.kind}: {item.what}", "bold red" if item.kind in ("blocked", "damaged") else "bold yellow")]
+        page += [Line(f"{item.kind}: {item.what}", "bold red" if item.kind in ("blocked", "undo", "damaged") else "bold yellow")]
         page += [Facts(_item_facts(item, setting.now_us)), Commands([setting.command(command) for command in item.commands]), GAP]
     return page[:-1]
 
 
 def _item_facts(item: Item, now_us: int) -> list[Fact]:
-    at = f", step {item.step_id}" if item.step_id and item.kind in ("doubt", "blocked") else ""
+    at = f", step {item.step_id}" if item.step_id and item.kind in ("doubt", "blocked", "undo") else ""
     facts: list[Fact] = [("run", f"{item.run_id}{at}")]
     facts += [("agent", item.call)] if item.call else []
     facts += [("key", item.key)] if item.key else []
