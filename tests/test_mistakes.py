@@ -31,6 +31,18 @@ def test_an_option_of_run_that_does_not_exist_is_not_swallowed() -> None:
         wrong(runid="x")
 
 
+def test_the_options_of_run_are_all_told() -> None:
+    with pytest.raises(Misuse, match=r"It has: run_id, tags, budget, store, wait\."):
+        wrong(topic="kelp")
+    with pytest.raises(Misuse, match=r"Did you mean wait=\?"):
+        wrong(waits=False)
+
+
+def test_a_store_of_its_own_is_no_option_of_a_run_on_an_opened_store() -> None:
+    with hf.Holdfast(MemoryStore()) as app, pytest.raises(Misuse, match=r"no option 'store'.*It has: run_id, tags, budget, wait\."):
+        app.run(idle, 1, store=MemoryStore())  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize(("options", "told"), [({"retries": 3}, "or retry=?"), ({"colour": 1}, "It has: name, retry")])
 def test_an_option_of_a_step_that_does_not_exist_is_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(Misuse) as refused:
@@ -57,7 +69,7 @@ def test_an_undo_that_is_no_function_is_refused() -> None:
 
 def test_an_effect_says_what_to_do_in_doubt_even_without_parentheses() -> None:
     bare: Any = hf.effect
-    with pytest.raises(Misuse, match=r"hf\.resend\(\), hf\.verify\(probe\)"):
+    with pytest.raises(Misuse, match=r"'resend' or hf\.resend\(\), hf\.verify\(probe\)"):
         bare(lambda: None)
 
 
@@ -148,7 +160,7 @@ def test_a_person_can_say_what_an_effect_returned_that_could_not_be_kept() -> No
     async def maker() -> Any:
         return await make()
 
-    with pytest.raises(hf.ResultNotKept, match="holdfast resolve RUN 1 --landed JSON"):
+    with pytest.raises(hf.ResultNotKept, match="holdfast resolve r 1 --landed JSON"):
         hf.run(maker, run_id="r", store=store)
     with hf.Holdfast(store) as app:
         app.resolve("r", "1", landed={"id": 7}, by="ann")

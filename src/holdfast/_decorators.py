@@ -7,7 +7,7 @@ import difflib
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from types import MethodType
 from typing import (
@@ -362,16 +362,16 @@ def _action(in_doubt: object) -> Action:
             return Fail()
     raise Misuse(
         f"in_doubt={in_doubt!r}: an effect says what to do when it is not known whether it happened: "
-        f"hf.resend(), hf.verify(probe), hf.reset(fn), 'ask' or 'fail'"
+        f"'resend' or hf.resend(), hf.verify(probe), hf.reset(fn), 'ask' or 'fail'"
     )
 
 
-def refuse_unknown(given: Mapping[str, object], known: Mapping[str, object], what: str, hint: str = "") -> None:
-    """An option that does not exist must not be swallowed: it was meant to do something."""
+def refuse_unknown(given: Mapping[str, object], known: Mapping[str, object], what: str, hint: str = "", beside: Sequence[str] = ()) -> None:
+    """An option that does not exist must not be swallowed: it was meant to do something. `beside` are parameters that there are too."""
     for name in given:
         if name not in known:
-            close = difflib.get_close_matches(name, known, 2)
-            meant = f" Did you mean {' or '.join(f'{one}=' for one in close)}?" if close else f" It has: {', '.join(known)}."
+            close = difflib.get_close_matches(name, [*known, *beside], 2)
+            meant = f" Did you mean {' or '.join(f'{one}=' for one in close)}?" if close else f" It has: {', '.join([*known, *beside])}."
             raise Misuse(f"{what} has no option {name!r}; nothing was done.{meant}{' ' + hint if hint else ''}")
 
 
