@@ -72,9 +72,8 @@ def test_with_code_it_is_undone_at_once(stage: Stage) -> None:
 
 
 def test_a_doubt_of_an_undo_is_settled_like_any_other(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage.told("cancel", "buy-1", "--undo")
     monkeypatch.setenv("NO_BANK", "1")
-    code, _, err = stage.give("resume", "buy-1", "--here", str(stage.shop), "--no-wait")
+    code, _, err = stage.give("cancel", "buy-1", "--undo", "--here", str(stage.shop), "--no-wait")
     assert code == 3
     assert "did refund" in err
     assert [item["step_id"] for item in stage.document("inbox")["items"]] == ["undo:2"]

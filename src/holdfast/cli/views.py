@@ -20,7 +20,7 @@ Fact: TypeAlias = tuple[str, str | tuple[str, ...]]
 GAP = Line("")
 
 STATUS_STYLES = {
-    "running": "green", "queued": "blue", "waiting": "yellow", "paused": "yellow", "blocked": "magenta", "failed": "red",
+    "running": "green", "queued": "blue", "waiting": "yellow", "blocked": "magenta", "failed": "red",
     "done": "", "cancelled": "dim", "stopped": "red",
 }  # fmt: skip
 STATE_STYLES = {
@@ -174,8 +174,8 @@ def history_page(lines: Sequence[Checkpoint]) -> Page:
     days = sorted({_day(line) for line in lines})
     shown = f"{days[0]}, local time" if len(days) == 1 else "local time"
     rows = [_history_row(line, one_day=len(days) == 1) for line in lines]
-    tries = any(line.attempt > 1 for line in lines)
-    kept = [index for index, column in enumerate(HISTORY) if tries or column.name != "try"]
+    told = {"try": any(line.attempt > 1 for line in lines), "key": any(line.key for line in lines)}
+    kept = [index for index, column in enumerate(HISTORY) if told.get(column.name, True)]
     table = Table([HISTORY[index] for index in kept], [[row[index] for index in kept] for row in rows], HISTORY_INDENT)
     return [Line(shown, "dim"), table]
 
