@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import threading
 import traceback
 import types
@@ -48,6 +50,35 @@ def test_an_option_of_a_step_that_does_not_exist_is_refused(options: dict[str, A
     with pytest.raises(Misuse) as refused:
         hf.step(**options)(lambda: None)
     assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("made", "options", "told"),
+    [
+        (hf.Retry, {"attempt": 3}, "hf.Retry has no option 'attempt'; nothing was done. Did you mean attempts=?"),
+        (hf.Breaker, {"name": "bank", "failure": 3}, "hf.Breaker has no option 'failure'; nothing was done. Did you mean failures=?"),
+        (hf.Budget, {"dollars": 3}, "hf.Budget has no option 'dollars'; nothing was done. It has: usd, tokens, steps, time"),
+    ],
+)
+def test_an_option_of_a_policy_that_does_not_exist_is_refused(made: Any, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(Misuse) as refused:
+        made(**options)
+    assert str(refused.value).startswith(told)
+
+
+def test_policies_still_tell_their_parameters() -> None:
+    assert list(inspect.signature(hf.Retry).parameters) == [field.name for field in dataclasses.fields(hf.Retry)]
+    assert dataclasses.replace(hf.Retry(attempts=3), factor=4) == hf.Retry(attempts=3, factor=4)
+
+
+def test_an_argument_that_is_missing_is_told_with_its_agent() -> None:
+    @hf.agent
+    def research(topic: str) -> str:
+        return topic
+
+    forgetful: Any = hf.run
+    with pytest.raises(TypeError, match=r"research\(\) missing 1 required positional argument: 'topic'"):
+        forgetful(research, store=MemoryStore())
 
 
 def test_a_number_is_not_a_retry_policy() -> None:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, TypeVa
 
 from ._clock import Clock, SystemClock
 from ._commit import Committer
-from ._decorators import Agent, refuse_unknown
+from ._decorators import Agent
 from ._duration import Duration, seconds
 from ._frames import without_our_frames
 from ._ids import checked_run_id, checked_text, new_run_id
 from ._lease import LEASE_S, Keeper, Observer
+from ._options import refuse_unknown
 from ._run import Body, Scope, place
 from ._runner import Engine, Order, attend_async, attend_blocking
 from .budget import Budget, checked
@@ -296,7 +297,7 @@ def _order(agent: Any, args: tuple[Any, ...], *, wait: bool, options: RunOptions
         raise Misuse("hf.run was called inside a run; nothing was started. Start the other run outside this one")
     if not isinstance(agent, Agent):
         raise Misuse(_not_an_agent(agent))
-    refuse_unknown(options, RunOptions.__annotations__, "hf.run", "Arguments of the agent are given by position", beside)
+    refuse_unknown(options, [*RunOptions.__annotations__], "hf.run", "Arguments of the agent are given by position", beside)
     run_id, tags = options.get("run_id"), options.get("tags") or {}
     order = Order(
         agent=agent, args=args, wait=wait,
