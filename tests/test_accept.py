@@ -52,7 +52,7 @@ class Shop:
     def blocked(self) -> Shop:
         with pytest.raises(Crash):
             self.run(self.old)
-        with pytest.raises(hf.ReplayMismatch, match="resume RUN --accept"):
+        with pytest.raises(hf.ReplayMismatch, match="resume r --accept"):
             self.run(self.new)
         return self
 

@@ -74,6 +74,27 @@ def test_an_error_is_never_cut(app: hf.Holdfast) -> None:
     assert app.show("r").last_error == f"ValueError: {told}"
 
 
+def test_a_run_that_is_done_shows_no_error_of_its_past(app: hf.Holdfast) -> None:
+    down = [True]
+
+    @hf.step
+    def read() -> int:
+        if down:
+            raise ValueError("not yet")
+        return 1
+
+    @hf.agent
+    def work() -> int:
+        return read()
+
+    with pytest.raises(ValueError, match="not yet"):
+        app.run(work, run_id="r")
+    assert app.show("r").last_error == "ValueError: not yet"
+    down.clear()
+    assert app.run(work, run_id="r") == 1
+    assert app.show("r").last_error == ""
+
+
 @hf.effect(in_doubt="ask", approve=True)
 def wire(cents: int) -> str:
     return f"wired {cents}"

@@ -15,7 +15,7 @@ import pytest
 import holdfast
 import holdfast.sync as hf
 from cli_stage import Stage, command, staged
-from holdfast.cli import main
+from holdfast.cli import location, main
 from holdfast.cli.location import project_root
 from holdfast.cli.wording import clean
 
@@ -87,6 +87,11 @@ def test_show_at_a_step_is_what_the_agent_knew_then(stage: Stage) -> None:
     assert "result     3" in text
     assert text.rstrip().endswith('1     search(what="done")  done   ["done-red","done-blue"]')
     assert "charge" not in text
+
+
+def test_history_has_a_column_for_keys_only_where_there_is_one(stage: Stage) -> None:
+    assert stage.told("history", "waiting").splitlines()[1].split() == ["TIME", "STEP", "STATE", "TOOK", "CALL", "KEY", "NOTE"]
+    assert stage.told("history", "failed").splitlines()[1].split() == ["TIME", "STEP", "STATE", "TOOK", "CALL", "NOTE"]
 
 
 def test_history_has_every_checkpoint_with_its_key(stage: Stage) -> None:
@@ -217,6 +222,24 @@ def test_without_a_name_the_store_of_the_project_above_the_current_folder_is_mea
     assert ended.returncode == 5
     assert str(tmp_path / ".holdfast" / "holdfast.db") in json.loads(ended.stdout)["error"]["message"]
     assert not (tmp_path / ".holdfast").exists()
+
+
+def test_where_there_is_no_project_it_says_where_a_script_keeps_its_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDFAST_STORE", raising=False)
+    monkeypatch.setattr(location, "MARKS", (".no-folder-holds-this",))
+    assert main(["runs"]) == 5
+    told = capsys.readouterr().err
+    assert "a script that is in no project keeps its store beside itself); nothing was created" in told
+    assert "Name another with --store or HOLDFAST_STORE" in told
+
+
+def test_a_status_that_no_run_can_have_is_not_offered(stage: Stage) -> None:
+    code, _, err = stage.give("runs", "--status", "paused")
+    assert code == 2
+    assert "there are queued, running, waiting, blocked, failed, done, cancelled, stopped" in err
 
 
 def test_the_environment_names_the_store(stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

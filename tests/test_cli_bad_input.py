@@ -59,6 +59,7 @@ BAD = [
     (("check",), 2, "name one run, or say --all"),
     (("check", "done", "--all"), 2, "name one run, or say --all"),
     (("resume", "waiting", "--no-wait"), 2, "name a file with --here"),
+    (("cancel", "waiting", "--undo", "--no-wait"), 2, "name a file with --here"),
     (("shw", "done"), 2, "No such command"),
     (("runs", "--nothing"), 2, "No such option"),
 ]  # fmt: skip

@@ -97,6 +97,11 @@ def test_a_page_without_a_terminal_is_aligned_text() -> None:
     ]  # fmt: skip
 
 
+def test_one_long_text_does_not_push_the_rows_of_others() -> None:
+    table = Table((Column("call"), Column("note")), [[Cell("a"), Cell("x")], [Cell("b" * 90), Cell("y")], [Cell("c" * 9), Cell("z")]])
+    assert list(plain([table])) == ["CALL       NOTE", "a          x", f"{'b' * 90}  y", "ccccccccc  z"]
+
+
 def test_messages_break_between_words_only() -> None:
     assert wrapped("say holdfast-resolve --landed now", 22) == ["say holdfast-resolve", "--landed now"]
 

@@ -54,6 +54,7 @@ def test_without_code_the_request_is_kept_and_the_command_that_executes_it_is_to
     told = stage.told("cancel", "buy-1", "--undo", "--reason", "not wanted", "--by", "ann")
     assert told == "the run is undone by whoever runs its agent next; to do it now: holdfast resume buy-1 --here APP.py\n"
     shown = stage.told("show", "buy-1")
+    assert shown.startswith("to be undone by ann: not wanted; nobody runs it\n")
     assert "undoing     by ann: not wanted" in shown
     assert "holdfast resume buy-1 --here APP.py" in shown
     assert "to be undone by ann: not wanted" in stage.told("runs")
@@ -71,9 +72,8 @@ def test_with_code_it_is_undone_at_once(stage: Stage) -> None:
 
 
 def test_a_doubt_of_an_undo_is_settled_like_any_other(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage.told("cancel", "buy-1", "--undo")
     monkeypatch.setenv("NO_BANK", "1")
-    code, _, err = stage.give("resume", "buy-1", "--here", str(stage.shop), "--no-wait")
+    code, _, err = stage.give("cancel", "buy-1", "--undo", "--here", str(stage.shop), "--no-wait")
     assert code == 3
     assert "did refund" in err
     assert [item["step_id"] for item in stage.document("inbox")["items"]] == ["undo:2"]

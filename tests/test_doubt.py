@@ -395,7 +395,7 @@ def test_a_result_of_the_wrong_type_is_put_to_the_person_again(app: hf.Holdfast,
     app.resolve("r", "1", landed="not a number", by="ann")
     with pytest.raises(hf.RunWaiting):
         app.run(agent, "o-1", run_id="r", wait=False)
-    assert "does not fit" in app.inbox()[0].what
+    assert "does not fit: Input should be a valid integer, unable to parse string as an integer; it must be int" in app.inbox()[0].what
     app.resolve("r", "1", landed=3, by="ann")
     assert app.run(agent, "o-1", run_id="r", wait=False) == "3"
     assert bank.charged == ["o-1"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import threading
 import traceback
 import types
@@ -31,11 +33,52 @@ def test_an_option_of_run_that_does_not_exist_is_not_swallowed() -> None:
         wrong(runid="x")
 
 
+def test_the_options_of_run_are_all_told() -> None:
+    with pytest.raises(Misuse, match=r"It has: run_id, tags, budget, store, wait\."):
+        wrong(topic="kelp")
+    with pytest.raises(Misuse, match=r"Did you mean wait=\?"):
+        wrong(waits=False)
+
+
+def test_a_store_of_its_own_is_no_option_of_a_run_on_an_opened_store() -> None:
+    with hf.Holdfast(MemoryStore()) as app, pytest.raises(Misuse, match=r"no option 'store'.*It has: run_id, tags, budget, wait\."):
+        app.run(idle, 1, store=MemoryStore())  # type: ignore[call-overload]
+
+
 @pytest.mark.parametrize(("options", "told"), [({"retries": 3}, "or retry=?"), ({"colour": 1}, "It has: name, retry")])
 def test_an_option_of_a_step_that_does_not_exist_is_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(Misuse) as refused:
         hf.step(**options)(lambda: None)
     assert told in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("made", "options", "told"),
+    [
+        (hf.Retry, {"attempt": 3}, "hf.Retry has no option 'attempt'; nothing was done. Did you mean attempts=?"),
+        (hf.Breaker, {"name": "bank", "failure": 3}, "hf.Breaker has no option 'failure'; nothing was done. Did you mean failures=?"),
+        (hf.Budget, {"dollars": 3}, "hf.Budget has no option 'dollars'; nothing was done. It has: usd, tokens, steps, time"),
+    ],
+)
+def test_an_option_of_a_policy_that_does_not_exist_is_refused(made: Any, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(Misuse) as refused:
+        made(**options)
+    assert str(refused.value).startswith(told)
+
+
+def test_policies_still_tell_their_parameters() -> None:
+    assert list(inspect.signature(hf.Retry).parameters) == [field.name for field in dataclasses.fields(hf.Retry)]
+    assert dataclasses.replace(hf.Retry(attempts=3), factor=4) == hf.Retry(attempts=3, factor=4)
+
+
+def test_an_argument_that_is_missing_is_told_with_its_agent() -> None:
+    @hf.agent
+    def research(topic: str) -> str:
+        return topic
+
+    forgetful: Any = hf.run
+    with pytest.raises(TypeError, match=r"research\(\) missing 1 required positional argument: 'topic'"):
+        forgetful(research, store=MemoryStore())
 
 
 def test_a_number_is_not_a_retry_policy() -> None:
@@ -57,7 +100,7 @@ def test_an_undo_that_is_no_function_is_refused() -> None:
 
 def test_an_effect_says_what_to_do_in_doubt_even_without_parentheses() -> None:
     bare: Any = hf.effect
-    with pytest.raises(Misuse, match=r"hf\.resend\(\), hf\.verify\(probe\)"):
+    with pytest.raises(Misuse, match=r"'resend' or hf\.resend\(\), hf\.verify\(probe\)"):
         bare(lambda: None)
 
 
@@ -148,7 +191,7 @@ def test_a_person_can_say_what_an_effect_returned_that_could_not_be_kept() -> No
     async def maker() -> Any:
         return await make()
 
-    with pytest.raises(hf.ResultNotKept, match="holdfast resolve RUN 1 --landed JSON"):
+    with pytest.raises(hf.ResultNotKept, match="holdfast resolve r 1 --landed JSON"):
         hf.run(maker, run_id="r", store=store)
     with hf.Holdfast(store) as app:
         app.resolve("r", "1", landed={"id": 7}, by="ann")

@@ -296,6 +296,10 @@ def test_an_undo_that_fails_leaves_the_run_failed_and_a_resume_goes_on_from_ther
     assert "holdfast resume r --here APP.py" in str(caught.value)
     assert (status(store), undone()) == ("failed", ["b"])
     assert loaded(store)[0].note.startswith("UndoFailed: effect 'pay' (step 1) of run 'r' could not be undone")
+    with hf.Holdfast(store) as app:
+        (item,) = app.inbox()
+        assert (item.kind, item.step_id, item.commands) == ("undo", "1", ["holdfast resume r --here APP.py"])
+        assert "refund failed with ConnectionRefusedError: no bank for a; what came after it is undone" in item.what
     BROKEN.clear()
     assert closed(store, keeping) == "2 effects undone"
     assert undone() == ["b", "a"]
@@ -342,9 +346,40 @@ def test_an_effect_whose_result_was_not_kept_is_undone_once_somebody_says_what_i
     with pytest.raises(UndoFailed, match="Say what it was: holdfast resolve r 2 --landed JSON"):
         play(store, agent)
     assert undone() == []
+    with hf.Holdfast(store) as app:
+        commands = ["holdfast resolve r 2 --landed RESULT", "holdfast resume r --here APP.py"]
+        assert [item.commands for item in app.inbox()] == [commands]
+        assert app.show("r").next_commands == commands
     resolve(store, "2", landed="it")
     closed(store, agent)
     assert DONE[1:] == ["unmade it", "refund r-a a 5"]
+
+
+def test_a_run_that_merely_failed_or_is_undone_by_now_is_not_in_the_inbox() -> None:
+    store = failed_run()
+    with hf.Holdfast(store) as app:
+        assert app.inbox() == []
+        cancel(store)
+        BROKEN.add("a")
+        with pytest.raises(UndoFailed):
+            play(store, keeping)
+        BROKEN.discard("a")
+        closed(store, keeping)
+        assert app.inbox() == []
+
+
+def test_a_run_that_is_undone_at_last_shows_its_own_error_and_no_advice_of_ours() -> None:
+    store = failed_run()
+    cancel(store)
+    BROKEN.add("a")
+    with pytest.raises(UndoFailed):
+        play(store, keeping)
+    with hf.Holdfast(store) as app:
+        assert app.show("r").last_error.startswith("UndoFailed")
+    BROKEN.discard("a")
+    closed(store, keeping)
+    with hf.Holdfast(store) as app:
+        assert app.show("r").last_error == "ValueError: cannot see c"
 
 
 def test_what_an_undo_returns_need_not_be_kept() -> None:

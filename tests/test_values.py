@@ -28,6 +28,10 @@ from holdfast.errors import NotKept
 T = TypeVar("T")
 
 
+class Opaque:
+    """Something that no annotation can keep."""
+
+
 class Color(Enum):
     RED = 1
     BLUE = "b"
@@ -191,6 +195,23 @@ def test_what_is_annotated_comes_back_the_same(annotation: object, value: object
     assert same(live, codec.give_back(data))
 
 
+SHAPES: list[tuple[object, str]] = [
+    (int, "int"),
+    (None, "None"),
+    (list[int], "list[int]"),
+    (int | None, "int | None"),
+    (Plain, "Plain with the fields name: str, data: bytes, score: float, rest: list[int]"),
+    (Photo, "Photo with the fields data: bytes"),
+    (Point, "Point with the fields x: int, y: bytes"),
+    (Movie, "Movie with the fields title: str, poster: bytes"),
+]
+
+
+@pytest.mark.parametrize(("annotation", "told"), SHAPES, ids=[str(index) for index in range(len(SHAPES))])
+def test_the_shape_of_a_type_names_its_fields(annotation: object, told: str) -> None:
+    assert codec_for(annotation, "it").shape() == told
+
+
 REFUSED: list[tuple[object, object, str]] = [
     (int, "5", "str"),
     (int, True, "bool"),
@@ -208,7 +229,9 @@ REFUSED: list[tuple[object, object, str]] = [
     (Any, datetime(2020, 1, 1, tzinfo=UTC), "`-> datetime`"),
     (Any, Level.LOW, "`-> Level`"),
     (Any, b"x", "`-> bytes`"),
-    (Any, object(), "`-> object`"),
+    (Any, object(), "No annotation helps here: return plain data instead"),
+    (Any, [{"client": Opaque()}], "such as a dict, a dataclass or a pydantic model"),
+    (Any, {"made": {1}}, "`-> dict[str, set[int]]`"),
     (list, [(1,)], "`-> list[tuple[int]]`"),
     (Offer, Special(name="s"), "`-> Special`"),
     (list[Offer], [Special(name="s")], "`-> list[Special]`"),

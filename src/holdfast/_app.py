@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, TypeVa
 
 from ._clock import Clock, SystemClock
 from ._commit import Committer
-from ._decorators import Agent, refuse_unknown
+from ._decorators import Agent
 from ._duration import Duration, seconds
 from ._frames import without_our_frames
 from ._ids import checked_run_id, checked_text, new_run_id
 from ._lease import LEASE_S, Keeper, Observer
+from ._options import refuse_unknown
 from ._run import Body, Scope, place
 from ._runner import Engine, Order, attend_async, attend_blocking
 from .budget import Budget, checked
@@ -130,7 +131,7 @@ class Holdfast:
         An unknown id starts; an unfinished or failed run goes on from its last finished step; a done one gives its recorded result.
         A run that another live process owns is waited for. With wait=False a run that waits for a person raises `RunWaiting`.
         """
-        return self.carry_out(_order(agent, args, wait=wait, options=options))
+        return self.carry_out(_order(agent, args, wait=wait, options=options, beside=("wait",)))
 
     def carry_out(self, order: Order) -> Any:
         """Attend to an order, blocking until it has its result."""
@@ -287,7 +288,7 @@ def _refuse_while_loading() -> None:
         raise Misuse(f"{loading.get()} starts a run while it is loaded for its agents; nothing was started: {remedy}")
 
 
-def _order(agent: Any, args: tuple[Any, ...], *, wait: bool, options: RunOptions) -> Order:
+def _order(agent: Any, args: tuple[Any, ...], *, wait: bool, options: RunOptions, beside: Sequence[str] = ()) -> Order:
     _refuse_while_loading()
     where = place.get()
     if isinstance(where, Body):
@@ -296,7 +297,7 @@ def _order(agent: Any, args: tuple[Any, ...], *, wait: bool, options: RunOptions
         raise Misuse("hf.run was called inside a run; nothing was started. Start the other run outside this one")
     if not isinstance(agent, Agent):
         raise Misuse(_not_an_agent(agent))
-    refuse_unknown(options, RunOptions.__annotations__, "hf.run", "Arguments of the agent are given by position")
+    refuse_unknown(options, [*RunOptions.__annotations__], "hf.run", "Arguments of the agent are given by position", beside)
     run_id, tags = options.get("run_id"), options.get("tags") or {}
     order = Order(
         agent=agent, args=args, wait=wait,
@@ -324,7 +325,7 @@ def run(
     store: Store | str | Path | None = None, wait: bool = True, **options: Unpack[RunOptions],
 ) -> Any:  # fmt: skip
     """Run an agent on the default store (or `store`) and give its result; run the same line again after a crash: it goes on."""
-    order = _order(agent, args, wait=wait, options=options)
+    order = _order(agent, args, wait=wait, options=options, beside=("store", "wait"))
     with Holdfast(store) as app:
         return app.carry_out(order)
 

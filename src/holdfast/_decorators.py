@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import functools
 import inspect
 import logging
@@ -32,6 +31,7 @@ from ._duration import Duration, seconds
 from ._ids import checked_text
 from ._landing import Errors, Verdict, rules_of
 from ._models import OnModelChange
+from ._options import refuse_unknown
 from ._run import Body, Place, Scope, active, place, plain
 from ._steps import Approve, Call, Spec, life
 from .breaker import Breaker, circuit_of
@@ -280,7 +280,7 @@ def agent(fn: Callable[P, R], /) -> Callable[P, R]: ...
 def agent(fn: None = None, /, **options: Unpack[AgentOptions]) -> Keeps: ...
 def agent(fn: Callable[..., Any] | None = None, /, **options: Unpack[AgentOptions]) -> Any:
     """Declare an agent: the function whose steps are numbered and remembered."""
-    refuse_unknown(options, AgentOptions.__annotations__, "an agent")
+    refuse_unknown(options, [*AgentOptions.__annotations__], "an agent")
     if fn is None:
         return lambda later: Agent(_function(later, "agent"), **options)
     return Agent(_function(fn, "agent"), **options)
@@ -362,17 +362,8 @@ def _action(in_doubt: object) -> Action:
             return Fail()
     raise Misuse(
         f"in_doubt={in_doubt!r}: an effect says what to do when it is not known whether it happened: "
-        f"hf.resend(), hf.verify(probe), hf.reset(fn), 'ask' or 'fail'"
+        f"'resend' or hf.resend(), hf.verify(probe), hf.reset(fn), 'ask' or 'fail'"
     )
-
-
-def refuse_unknown(given: Mapping[str, object], known: Mapping[str, object], what: str, hint: str = "") -> None:
-    """An option that does not exist must not be swallowed: it was meant to do something."""
-    for name in given:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, 2)
-            meant = f" Did you mean {' or '.join(f'{one}=' for one in close)}?" if close else f" It has: {', '.join(known)}."
-            raise Misuse(f"{what} has no option {name!r}; nothing was done.{meant}{' ' + hint if hint else ''}")
 
 
 def _refuse_wrong(name: str, given: Mapping[str, Any]) -> None:
@@ -388,10 +379,10 @@ def _refuse_wrong(name: str, given: Mapping[str, Any]) -> None:
 def _declared(fn: Any, options: dict[str, Any]) -> Step:
     """A step with these options; on a decorated function a copy, in which what was not given stays as it was."""
     if "in_doubt" in options:
-        known = {**StepOptions.__annotations__, **EffectOptions.__annotations__, "in_doubt": None, "key": None, "undo": None}
+        known = [*(StepOptions.__annotations__ | EffectOptions.__annotations__), "in_doubt", "key", "undo"]
         refuse_unknown(options, known, "an effect")
     else:
-        refuse_unknown(options, StepOptions.__annotations__, "a step")
+        refuse_unknown(options, [*StepOptions.__annotations__], "a step")
     given = {name: value for name, value in options.items() if value is not None and value != ()}
     if isinstance(fn, Step):
         given = {**_options_of(fn.spec), **given}

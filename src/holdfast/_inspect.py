@@ -16,11 +16,11 @@ from ._checkpoints import STATES, Checkpoint, checkpoints, message
 from ._duration import Duration, seconds
 from ._ids import checked_run_id
 from ._journal import Journal, empty_head, verified
-from ._replay import History, Question
+from ._replay import UNDO, History, Question
 from ._runner import Engine
 from ._steps import shown_call
 from .budget import Spent
-from .errors import BudgetExceeded, Damaged, Misuse, Refusal, StoreDamaged, StoreError, UnknownRun
+from .errors import BudgetExceeded, Damaged, HoldfastError, Misuse, Refusal, StoreDamaged, StoreError, UndoFailed, UnknownRun
 from .store import Head, Query, Repairable, Row
 
 MAX_LISTED = 100_000
@@ -156,7 +156,7 @@ def show(engine: Engine, run_id: str) -> RunView:
         attempt=journal.claims, owner=head.owner, owner_lives=_lives(engine, head),
         steps_done=sum(line.state == "done" for line in lines if line.step_id),
         current=current, current_age_s=None if current is None else (engine.clock.now_us() - current.at_us) / 1e6,
-        last_error=_last_error(rows), waits=_waits(engine, journal), undoing=_undoing(journal), note=_stands(journal, lines),
+        last_error=_last_error(head, rows), waits=_waits(engine, journal), undoing=_undoing(journal), note=_stands(journal, lines),
         state={name: _json(saved[-1][1]) for name, saved in journal.states.items()},
         result=_json(journal.verdict.value) if isinstance(journal.verdict, rec.RunDone) else None, tags=json.loads(head.tags), usd=head.usd,
         spent=journal.ledger.spent(engine.clock.now_us() if _lives(engine, head) else head.updated_us), limits=dict(journal.ledger.limits),
@@ -193,7 +193,7 @@ def show_at(engine: Engine, run_id: str, step_id: str) -> CheckpointView:
 
 
 def inbox(engine: Engine) -> list[Item]:
-    """What needs a person: doubts, those of cancelled runs too, questions, blocked and damaged runs."""
+    """What needs a person: doubts, those of cancelled runs too, questions, blocked, half undone and damaged runs."""
     items: list[Item] = []
     for head in walk(engine, STATES_OF_NEED):
         try:
@@ -369,11 +369,18 @@ def _because(found: History) -> str:
     return f" ({found.doubt.reason})" if found.doubt is not None else ""
 
 
-def _last_error(rows: Sequence[Row]) -> str:
-    for row in reversed(rows):
-        if row.kind in (rec.RunFailed.kind, rec.RunBlocked.kind, rec.StepFailed.kind, rec.AttemptFailed.kind):
-            return message(json.loads(row.body)["error"])
-    return ""
+def _last_error(head: Head, rows: Sequence[Row]) -> str:
+    """The error that matters now. Of a done run none; of a cancelled one the agent's: ours advise what is too late, undoing is over."""
+    if head.status == "done":
+        return ""
+    kinds = (rec.RunFailed.kind, rec.RunBlocked.kind, rec.StepFailed.kind, rec.AttemptFailed.kind)
+    errors = ((row.step_id, json.loads(row.body)["error"]) for row in reversed(rows) if row.kind in kinds)
+    past = head.status == "cancelled"
+    return next((message(error) for step_id, error in errors if not (past and (step_id.startswith(UNDO) or _ours(error)))), "")
+
+
+def _ours(error: rec.Json) -> bool:
+    return f"{HoldfastError.__module__}:{HoldfastError.__qualname__}" in error.get("classes", ())
 
 
 def _next_commands(engine: Engine, head: Head, journal: Journal) -> list[str]:
@@ -389,8 +396,22 @@ def _next_commands(engine: Engine, head: Head, journal: Journal) -> list[str]:
         case "blocked":
             return _unblocking(journal)
         case _:
-            accept = " --accept" if journal.models.open else ""
-            return [f"holdfast resume {head.run_id}{accept} --here APP.py{_raising(journal)}"]
+            return _going_on(journal)
+
+
+def _going_on(journal: Journal) -> list[str]:
+    """What goes on with a run that nobody executes: a result that it lacks must be said first."""
+    accept = " --accept" if journal.models.open else ""
+    return [*_saying(journal), f"holdfast resume {journal.head.run_id}{accept} --here APP.py{_raising(journal)}"]
+
+
+def _saying(journal: Journal) -> list[str]:
+    """The command that says what an effect had returned whose result could not be kept, where the run failed for want of it."""
+    match getattr(journal.verdict, "error", {}):
+        case {"state": {"step_id": str(step_id)}}:
+            found = journal.histories.get(step_id)
+            return _settling(journal.head.run_id, step_id)[:1] if found is not None and found.result_is_missing() else []
+    return []
 
 
 def _doubts(journal: Journal) -> list[tuple[str, History]]:
@@ -458,13 +479,28 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
         )
         for ask_id, asked in _asks(engine, journal)
     ]  # fmt: skip
-    if head.status != "blocked" or not isinstance(journal.verdict, rec.RunBlocked | rec.RunRepaired):
-        return doubts + asks
-    blocked = Item(
-        kind="blocked", run_id=head.run_id, step_id=journal.verdict.step_id, since_us=head.updated_us,
-        what=_why_blocked(journal), commands=_unblocking(journal), call=call, tags=tags,
-    )  # fmt: skip
-    return [*doubts, *asks, blocked]
+    return [*doubts, *asks, *(replace(item, call=call, tags=tags) for item in _stuck(journal))]
+
+
+def _stuck(journal: Journal) -> list[Item]:
+    """A run that does not go on by itself: it is blocked, or was being undone and could not be."""
+    head, verdict = journal.head, journal.verdict
+    if head.status == "blocked" and isinstance(verdict, rec.RunBlocked | rec.RunRepaired):
+        kind, step_id, what, commands = "blocked", verdict.step_id, _why_blocked(journal), _unblocking(journal)
+    elif head.status == "failed" and journal.undoing is not None and isinstance(verdict, rec.RunFailed):
+        kind, (step_id, what), commands = "undo", _why_not_undone(verdict.error), _going_on(journal)
+    else:
+        return []
+    return [Item(kind=kind, run_id=head.run_id, step_id=step_id, what=what, since_us=head.updated_us, commands=commands)]
+
+
+def _why_not_undone(error: rec.Json) -> tuple[str, str]:
+    """The step that could not be undone, and why, without the advice that the commands give."""
+    match error:
+        case {"type": UndoFailed.__qualname__, "state": {"step_id": str(step_id), "name": name, "reason": reason}}:
+            left = "what came after it is undone, it and what came before it are not"
+            return step_id, f"{name} at step {step_id} could not be undone: {reason}; {left}"
+    return "", f"it could not be undone: {message(error)}"
 
 
 def _damaged(head: Head, error: Exception) -> Item:

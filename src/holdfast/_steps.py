@@ -140,7 +140,7 @@ class Call:
         try:
             self.spec.codec().give_back(value or b"null")
         except ValueError as error:
-            return str(error)
+            return f"{error}; it must be {self.spec.codec().shape()}"
         return ""
 
     def asked_model(self) -> str:
@@ -440,7 +440,7 @@ def _carried_out(call: Call, number: int) -> Life[Move]:
     yield Settle(_with_changes(call, done))
     reach("effect.after_outcome")
     if not_kept:
-        raise call.blamed(ResultNotKept(call.step_id, call.spec.name, done.shown, not_kept))
+        raise call.blamed(ResultNotKept(call.run.id, call.step_id, call.spec.name, done.shown, not_kept))
     return Finished(result)
 
 
@@ -526,7 +526,7 @@ def _raised_again(call: Call, record: rec.StepFailed) -> BaseException:
 def _given_back(call: Call, record: rec.StepDone) -> Any:
     """A recorded result, decoded; one that no longer fits blocks the run and is never executed again."""
     if record.not_kept:
-        raise call.blamed(ResultNotKept(call.step_id, call.spec.name, record.shown, record.not_kept))
+        raise call.blamed(ResultNotKept(call.run.id, call.step_id, call.spec.name, record.shown, record.not_kept))
     try:
         return call.spec.codec().give_back(record.value or b"null")
     except (ValueError, NotKept) as error:

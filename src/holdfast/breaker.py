@@ -23,6 +23,7 @@ from holdfast._duration import Duration, seconds
 from holdfast._facts import Fact, fact
 from holdfast._ids import checked_text
 from holdfast._landing import Rules, landing
+from holdfast._options import refusing_unknown
 from holdfast.errors import HoldfastError, Misuse
 from holdfast.retry import Retry
 
@@ -38,6 +39,7 @@ EARLY_S = 0.005
 log = logging.getLogger("holdfast")
 
 
+@refusing_unknown
 @dataclass(frozen=True, slots=True)
 class Breaker:
     """After `failures` in a row nobody calls the dependency `name` for the time of `rest`; then one attempt tries whether it is back."""

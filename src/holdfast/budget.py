@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from holdfast._duration import Duration, seconds
+from holdfast._options import refusing_unknown
 from holdfast.errors import Misuse
 
 OnLimit: TypeAlias = Literal["ask", "fail"]
@@ -19,6 +20,7 @@ LIMITS = ("usd", "tokens", "steps", "time", "retries")
 SINGULAR = {"tokens": "token", "steps": "step", "retries": "retry"}
 
 
+@refusing_unknown
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """What a run may spend; when a limit is reached, a person is asked, or the run fails with `BudgetExceeded`.

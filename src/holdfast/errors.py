@@ -212,14 +212,14 @@ class NotKept(HoldfastError):
 class ResultNotKept(HoldfastError):
     """An effect happened, but what it returned cannot be kept; the repr is all there is."""
 
-    def __init__(self, step_id: str, name: str, shown: str, reason: str) -> None:
-        self.step_id, self.name, self.shown, self.reason = step_id, name, shown, reason
-        super().__init__(step_id, name, shown, reason)
+    def __init__(self, run_id: str, step_id: str, name: str, shown: str, reason: str) -> None:
+        self.run_id, self.step_id, self.name, self.shown, self.reason = run_id, step_id, name, shown, reason
+        super().__init__(run_id, step_id, name, shown, reason)
 
     def __str__(self) -> str:
         return (
             f"effect {self.name!r} (step {self.step_id}) happened and will not be repeated, but its result {self.shown} could not be kept: "
-            f"{self.reason}. Say what it was, and the run goes on: holdfast resolve RUN {self.step_id} --landed JSON"
+            f"{self.reason}. Say what it was, and the run goes on: holdfast resolve {self.run_id} {self.step_id} --landed JSON"
         )
 
 
@@ -341,11 +341,11 @@ class ReplayMismatch(RunError):
             return (
                 "The code before this step changed, or it depends on time, chance or the environment: use hf.now(), "
                 "hf.current().random or a step. Go on with code that makes the same call, or from here with this one: "
-                "holdfast resume RUN --accept"
+                f"holdfast resume {self.run_id} --accept"
             )
         return (
             "The code before this step changed. Go on with the version that the run was recorded with, or from here with this one: "
-            "holdfast resume RUN --accept"
+            f"holdfast resume {self.run_id} --accept"
         )
 
 

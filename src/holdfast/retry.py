@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from holdfast._clients import CHAIN_LIMIT, attribute, http_status, is_of
 from holdfast._duration import Duration, seconds
+from holdfast._options import refusing_unknown
 from holdfast.errors import CircuitOpen, Misuse
 
 RETRY_AFTER_LIMIT_S = 3_600.0
@@ -58,6 +59,7 @@ def _transient(error: BaseException) -> bool:
     return False
 
 
+@refusing_unknown
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """How often a step is tried, how long it waits between, and after which errors: a predicate, a class or several.

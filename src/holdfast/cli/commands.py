@@ -143,7 +143,7 @@ def resume(
     *,
     here: Annotated[Path | None, typer.Option("--here", metavar="APP.py", help="Execute it now, with the agent in this file.")] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="With --here: end with code 3 where the run waits for a person.")] = False,
-    accept: Annotated[bool, typer.Option("--accept", help="Go on with changed code from the step that blocks the run.")] = False,
+    accept: Annotated[bool, typer.Option("--accept", help="Go on with what changed: the code that blocks the run, or the model.")] = False,
     budget: Annotated[
         list[str] | None,
         typer.Option("--budget", metavar="LIMIT=AMOUNT", help="What it may spend from now on: usd=50, steps=200, time=2h; repeatable."),
@@ -157,8 +157,7 @@ def resume(
 
     With --here the run is executed now; without it, it is marked as ready for whoever runs its agent next.
     """
-    if no_wait and here is None:
-        raise typer.BadParameter("it says how --here behaves; name a file with --here APP.py", param_hint="--no-wait")
+    _refuse_idle_no_wait(here, no_wait=no_wait)
     screen, limits = Screen(store, as_json), read_budget(budget or ())
     if accept and limits is not None:
         raise typer.BadParameter("say one after the other: first --accept, then --budget", param_hint="--budget")
@@ -174,12 +173,18 @@ def resume(
         return go_on(holdfast, order, screen)
 
 
+def _refuse_idle_no_wait(here: Path | None, *, no_wait: bool) -> None:
+    if no_wait and here is None:
+        raise typer.BadParameter("it says how --here behaves; name a file with --here APP.py", param_hint="--no-wait")
+
+
 @app.command(epilog=examples("holdfast cancel order-47 --reason 'the customer called'", "holdfast cancel order-47 --undo --here app.py"))
 def cancel(
     run: RunArgument,
     *,
     undo: Annotated[bool, typer.Option("--undo", help="Undo what it did, newest first, before it is closed.")] = False,
     here: Annotated[Path | None, typer.Option("--here", metavar="APP.py", help="With --undo: now, with the agent in this file.")] = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="With --here: end with code 3 where the run waits for a person.")] = False,
     reason: ReasonOption = "",
     by: ByOption = None,
     store: StoreOption = None,
@@ -191,13 +196,14 @@ def cancel(
     """
     if here is not None and not undo:
         raise typer.BadParameter("it says where --undo is carried out", param_hint="--here")
+    _refuse_idle_no_wait(here, no_wait=no_wait)
     screen = Screen(store, as_json)
     with opened(store) as holdfast:
         if here is None:
             screen.told(run, holdfast.cancel(run, undo=undo, by=by, reason=reason))
             return Exit.FINE
         with screen.to_itself():
-            order = order_from(holdfast, run, here, wait=True)
+            order = order_from(holdfast, run, here, wait=not no_wait)
         holdfast.cancel(run, undo=True, by=by, reason=reason)
         return go_on(holdfast, order, screen, undo=True)
 

@@ -12,6 +12,7 @@ from holdfast.stores.opening import SQLITE
 STORE_VARIABLE = "HOLDFAST_STORE"
 MEMORY = "memory:"
 MARKS = ("pyproject.toml", ".git")
+NO_PROJECT = f"no folder from here upwards holds a {' or '.join(MARKS)}, and a script that is in no project keeps its store beside itself"
 
 
 class StoreMissing(StoreError):
@@ -37,12 +38,18 @@ def meant(named: str | None) -> tuple[str, str]:
     if from_environment := os.environ.get(STORE_VARIABLE):
         return from_environment, f"named by {STORE_VARIABLE}"
     root = project_root(Path.cwd())
-    return str(root / ".holdfast" / "holdfast.db"), f"where runs of the project in {root} are kept"
+    because = f"where runs of the project in {root} are kept" if is_project(root) else NO_PROJECT
+    return str(root / ".holdfast" / "holdfast.db"), because
 
 
 def project_root(folder: Path) -> Path:
     """The nearest folder from here upwards that holds a project; this one where none does."""
-    return next((each for each in (folder, *folder.parents) if any((each / mark).exists() for mark in MARKS)), folder)
+    return next((each for each in (folder, *folder.parents) if is_project(each)), folder)
+
+
+def is_project(folder: Path) -> bool:
+    """Whether this folder is the root of a project."""
+    return any((folder / mark).exists() for mark in MARKS)
 
 
 def file_of(url: str) -> Path | None:

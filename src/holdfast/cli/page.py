@@ -10,6 +10,9 @@ from holdfast.cli.wording import clean
 
 INDENT = "  "
 
+PADDED = 60
+"""Columns are aligned up to this width; a longer text pushes only what stands beside it in its own row."""
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -97,7 +100,7 @@ def _facts(block: Facts) -> Iterator[str]:
 
 def _table(block: Table) -> Iterator[str]:
     rows = [[column.name.upper() for column in block.columns], *([clean(cell.text) for cell in row] for row in block.rows)]
-    widths = [max(len(row[index]) for row in rows) for index in range(len(block.columns))]
+    widths = [max(len(row[index]) for row in rows if len(row[index]) <= PADDED) for index in range(len(block.columns))]
     for row in rows:
         cells = (
             text.rjust(width) if column.right else text.ljust(width) for column, text, width in zip(block.columns, row, widths, strict=True)

@@ -20,7 +20,7 @@ Fact: TypeAlias = tuple[str, str | tuple[str, ...]]
 GAP = Line("")
 
 STATUS_STYLES = {
-    "running": "green", "queued": "blue", "waiting": "yellow", "paused": "yellow", "blocked": "magenta", "failed": "red",
+    "running": "green", "queued": "blue", "waiting": "yellow", "blocked": "magenta", "failed": "red",
     "done": "", "cancelled": "dim", "stopped": "red",
 }  # fmt: skip
 STATE_STYLES = {
@@ -96,6 +96,8 @@ def in_words(run: RunView) -> tuple[str, str]:
             return f"stopped: the process that ran it is dead{at}", STATUS_STYLES["stopped"]
         case "waiting":
             text = f"waiting for a person: {run.waits}"
+        case "queued" if run.undoing:
+            text = f"to be undone {run.undoing}; nobody runs it"
         case "queued":
             text = f"ready to go on, and nobody runs it{_after(run.note)}"
         case "done":
@@ -172,8 +174,8 @@ def history_page(lines: Sequence[Checkpoint]) -> Page:
     days = sorted({_day(line) for line in lines})
     shown = f"{days[0]}, local time" if len(days) == 1 else "local time"
     rows = [_history_row(line, one_day=len(days) == 1) for line in lines]
-    tries = any(line.attempt > 1 for line in lines)
-    kept = [index for index, column in enumerate(HISTORY) if tries or column.name != "try"]
+    told = {"try": any(line.attempt > 1 for line in lines), "key": any(line.key for line in lines)}
+    kept = [index for index, column in enumerate(HISTORY) if told.get(column.name, True)]
     table = Table([HISTORY[index] for index in kept], [[row[index] for index in kept] for row in rows], HISTORY_INDENT)
     return [Line(shown, "dim"), table]
 
@@ -231,13 +233,13 @@ def inbox_page(items: Sequence[Item], setting: Setting) -> Page:
         return [Line("nothing needs a person")]
     page: Page = []
     for item in items:
-        page += [Line(f"{item.kind}: {item.what}", "bold red" if item.kind in ("blocked", "damaged") else "bold yellow")]
+        page += [Line(f"{item.kind}: {item.what}", "bold red" if item.kind in ("blocked", "undo", "damaged") else "bold yellow")]
         page += [Facts(_item_facts(item, setting.now_us)), Commands([setting.command(command) for command in item.commands]), GAP]
     return page[:-1]
 
 
 def _item_facts(item: Item, now_us: int) -> list[Fact]:
-    at = f", step {item.step_id}" if item.step_id and item.kind in ("doubt", "blocked") else ""
+    at = f", step {item.step_id}" if item.step_id and item.kind in ("doubt", "blocked", "undo") else ""
     facts: list[Fact] = [("run", f"{item.run_id}{at}")]
     facts += [("agent", item.call)] if item.call else []
     facts += [("key", item.key)] if item.key else []

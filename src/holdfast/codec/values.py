@@ -92,6 +92,11 @@ class ValueCodec:
             raise ValueError("the bytes do not hold exactly one value")
         return values[0]
 
+    def shape(self) -> str:
+        """What a person must write as JSON: the type, and its fields where it has some."""
+        fields = ", ".join(f"{name}: {_type_name(kind)}" for name, kind in _fields(self._annotation))
+        return f"{_type_name(self._annotation)}{' with the fields ' + fields if fields else ''}"[:REASON_LIMIT]
+
     def _encode(self, value: object) -> bytes:
         if self._adapter is None:
             return to_json(value, bytes_mode="base64", inf_nan_mode="constants")
@@ -285,6 +290,23 @@ _COMPARISONS: tuple[tuple[Any, Callable[[Any, Any], Lost | None]], ...] = (
 )
 
 
+def _fields(annotation: object) -> list[tuple[str, object]]:
+    """The fields of a model, a dataclass, a named tuple or a TypedDict, with their types."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [(name, field.annotation) for name, field in annotation.model_fields.items()]
+    if dataclasses.is_dataclass(annotation):
+        return [(field.name, field.type) for field in dataclasses.fields(annotation) if field.init]
+    is_record = hasattr(annotation, "__required_keys__") or hasattr(annotation, "_fields")
+    return list(getattr(annotation, "__annotations__", {}).items()) if is_record else []
+
+
+def _type_name(annotation: object) -> str:
+    if isinstance(annotation, str | typing.ForwardRef):
+        return annotation if isinstance(annotation, str) else annotation.__forward_arg__
+    plain = isinstance(annotation, type) and not typing.get_args(annotation)
+    return "None" if annotation in (None, type(None)) else annotation.__qualname__ if plain else str(annotation)  # type: ignore[attr-defined]
+
+
 def _name(value: object) -> str:
     return "nothing" if value is _MISSING else type(value).__qualname__
 
@@ -318,8 +340,20 @@ def _remedy(value: object, reason: str, annotation: object) -> str:
         return 'NaN and infinity become null in a model: give it model_config = ConfigDict(ser_json_inf_nan="constants")'
     if type(value) is annotation and type(value) not in _CONTAINERS:
         return "Its type does not read back all that it holds: keep no state beside its fields, or return plain data, such as model_dump()"
+    if not _has_form(value):
+        return "No annotation helps here: return plain data instead, such as a dict, a dataclass or a pydantic model"
     apart = "; members of a union that look alike in JSON need a Literal field that tells them apart" if _is_union(annotation) else ""
     return f"Annotate what it is: `-> {_annotation_of(value)}`{apart}"
+
+
+def _has_form(value: object, depth: int = 0) -> bool:
+    """Whether there is an annotation under which this value, and all that it holds, can be kept."""
+    if isinstance(value, _CONTAINERS) and depth < SHOWN_DEPTH:
+        items = [*value, *value.values()] if isinstance(value, dict) else value
+        return all(_has_form(item, depth + 1) for item in islice(items, 100))
+    with suppress(NotKept):
+        return type(value) is not object and _adapter(type(value), "it") is not None
+    return False
 
 
 def _holds_nan(value: object) -> bool:

@@ -1,0 +1,36 @@
+"""Options that do not exist are refused, with the one that was meant."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from holdfast.errors import Misuse
+
+T = TypeVar("T")
+
+
+def refuse_unknown(given: Mapping[str, object], known: Sequence[str], what: str, hint: str = "", beside: Sequence[str] = ()) -> None:
+    """An option that does not exist must not be swallowed: it was meant to do something. `beside` are parameters that there are too."""
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, [*known, *beside], 2)
+            meant = f" Did you mean {' or '.join(f'{one}=' for one in close)}?" if close else f" It has: {', '.join([*known, *beside])}."
+            raise Misuse(f"{what} has no option {name!r}; nothing was done.{meant}{' ' + hint if hint else ''}")
+
+
+def refusing_unknown(kind: type[T]) -> type[T]:
+    """A dataclass whose constructor refuses unknown options like everything else does, instead of with a bare TypeError."""
+    made: Any = kind
+    init, known = made.__init__, tuple(field.name for field in fields(made))
+
+    @functools.wraps(init)
+    def checked(self: T, *args: Any, **options: Any) -> None:
+        refuse_unknown(options, known, f"hf.{kind.__name__}")
+        init(self, *args, **options)
+
+    made.__init__ = checked
+    return kind
