@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _records as rec
 from ._ledger import BUDGET, Ledger
@@ -149,12 +149,20 @@ def _groups_above(step_id: str) -> Iterator[str]:
         yield ".".join(path[:depth])
 
 
+class Behind(NamedTuple):
+    """A failure that was gone behind, and the steps that were forgotten with it."""
+
+    failure: rec.StepFailed
+    seq: int
+    forgotten: dict[str, History]
+
+
 class Journal:
     """The records of one run that this process knows, and the place where the next ones are sealed."""
 
     __slots__ = (
-        "_unsettled", "asks", "broken", "claims", "generation", "groups", "head", "histories", "keeps", "ledger", "looks", "models",
-        "prints", "silences", "started", "states", "superseded", "times", "undoing", "verdict",
+        "_unsettled", "asks", "behind", "broken", "claims", "generation", "groups", "head", "histories", "keeps", "ledger", "looks",
+        "models", "prints", "silences", "started", "states", "superseded", "times", "undoing", "verdict",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
@@ -163,6 +171,7 @@ class Journal:
         self.keeps: set[str] = set()
         self._unsettled: dict[str, History] = {}
         self.superseded: list[tuple[str, History]] = []
+        self.behind: dict[str, Behind] = {}
         self.ledger = Ledger()
         self.generation = 0
         self.groups: set[str] = set()
@@ -264,6 +273,7 @@ class Journal:
                 self._fold_step(record, row)
             case rec.RunUndoing():
                 self.undoing = record
+                self.retrace()
             case rec.RunAccepted():
                 self._supersede(self.seq_of(record.step_id))
             case _:
@@ -284,23 +294,40 @@ class Journal:
     def _go_behind(self, cleared: Sequence[str]) -> None:
         """Decide anew what had ended the run: failed steps, and what a person had said no to."""
         for step_id in cleared:
-            if step_id in self.histories:
-                self._retire(step_id, self.histories[step_id].outcome)
-                self.histories[step_id].clear_failure()
+            history = self.histories.get(step_id)
+            if history is not None and isinstance(history.outcome, rec.StepFailed):
+                gone = Behind(history.outcome, history.outcome_seq, self._retire(step_id, history.outcome))
+                if self.undoing is None:  # a failed undo is gone behind for good
+                    self.behind[step_id] = gone
+                history.clear_failure()
         if cleared:
             self.asks = {ask_id: asked for ask_id, asked in self.asks.items() if asked.answer is None or asked.answer.yes}
 
-    def _retire(self, step_id: str, failure: rec.Record | None) -> None:
+    def _retire(self, step_id: str, failure: rec.StepFailed) -> dict[str, History]:
         """Forget the safe steps that were called in answer to a failure: once it is gone, the code takes another path.
 
         Where one of them was an effect, nothing is forgotten: what it did in answer to the failure is for a person to weigh.
         """
-        if not isinstance(failure, rec.StepFailed) or not failure.called:
-            return
+        if not failure.called:
+            return {}
         later = [found for found in self.histories if _called_after(found, step_id, failure.called)]
-        if not any(self.histories[found].effect for found in later):
-            for found in later:
-                del self.histories[found]
+        if any(self.histories[found].effect for found in later):
+            return {}
+        return {found: self.histories.pop(found) for found in later}
+
+    def retrace(self) -> bool:
+        """Back to the path that was taken, which is the one to undo: failures hold again that nothing has been decided of since.
+
+        The last to be forgotten comes back first: it may bring another one with it. Gives whether anything came back.
+        """
+        found = False
+        for step_id, (failure, seq, forgotten) in reversed(self.behind.items()):
+            history = self.histories.get(step_id)
+            if history is not None and not self.histories.keys() & forgotten.keys() and history.fail_again(failure, seq):
+                self.histories.update(forgotten)
+                found = True
+        self.behind.clear()
+        return found
 
     def seq_of(self, step_id: str) -> int:
         """Where a step, or the first step of a group of branches, begins in the journal."""
@@ -315,6 +342,7 @@ class Journal:
     def _supersede(self, seq: int) -> None:
         """Go on as if nothing had been recorded from there on, but for the effects: that they happened is not forgotten."""
         self.generation += 1
+        self.behind.clear()
         for step_id, history in self.from_seq(seq):
             del self.histories[step_id]
             self._unsettled.pop(step_id, None)

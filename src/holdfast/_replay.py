@@ -133,6 +133,14 @@ class History:
             self.outcome, self.outcome_seq, self.attempts = None, 0, 0
             self._count_anew()
 
+    def fail_again(self, failure: rec.StepFailed, seq: int) -> bool:
+        """Take back that a failure was cleared, where nothing has come of the step since; gives whether it is so."""
+        begun = self.effect and self.attempts > 0 and self.may_have_happened()
+        if self.outcome is not None or begun or (self.lost and not failure.doubt) or (self.doubt is not None and not failure.doubt):
+            return False
+        self.outcome, self.outcome_seq = failure, seq
+        return True
+
     def tries(self) -> int:
         """How often this effect was tried in vain: with an error, or without a word on what became of it."""
         return self.failures + self.lapsed + self.pending

@@ -255,7 +255,6 @@ class Run:
         self.blocking, self.resources, self.started = blocking, resources, journal.started
         self.lease_s, self.on_model_change = lease_s, on_model_change
         self.origin = journal.started.origin
-        self.turnstile = Turnstile(journal.outcomes(), alone=self._alone, boundary=self._boundary)
         self.scopes: list[Scope] = []
         self.groups: list[Group] = []
         self.in_progress = self.branches = self.calls = 0
@@ -275,13 +274,23 @@ class Run:
         self.root: asyncio.Task[object] | None = None
         self.root_cancels = self.wakes_us = 0
         self.effects: set[str] = set()
-        self.recorded = {step_id for step_id, history in journal.histories.items() if history.name}
+        self._look_back()
         self.recorded_seq = journal.head.seq
         self.unawaited: dict[str, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self.watching: dict[str, Watched] = {}
         self.watch_calls: dict[str, int] = {}
         self.unchecked = dict.fromkeys(journal.prints, False)  # True while a branch compares it
         self.lock = threading.Lock()
+
+    def _look_back(self) -> None:
+        """What is recorded, and the order in which it is given back."""
+        self.turnstile = Turnstile(self.journal.outcomes(), alone=self._alone, boundary=self._boundary)
+        self.recorded = {step_id for step_id, history in self.journal.histories.items() if history.name}
+
+    def retrace(self) -> None:
+        """The code has not begun and the run is to be undone: on the path that was taken, failures included."""
+        if self.journal.retrace():
+            self._look_back()
 
     @property
     def id(self) -> str:

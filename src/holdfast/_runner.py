@@ -337,6 +337,8 @@ def _take_letters(engine: Engine, run: Run) -> None:
     """What was said to the run while nobody owned it, before its code begins."""
     for letter in engine.store.letters([run.id]):
         deliver(run, letter)
+    if run.undo.asked is not None:
+        run.retrace()
 
 
 class _Stage:

@@ -1,0 +1,149 @@
+"""Undoing a run in states that are rarely met: gone behind, repaired, renamed, idle, not kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import holdfast as hf
+from agents_for_tests.refunds import BROKEN, DONE, cancel, closed, look, pay, start_afresh, undone
+from crashing import FailingStore, play
+from holdfast.errors import StoreFailed
+from holdfast.stores.memory import MemoryStore
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    start_afresh()
+
+
+def resume(store: MemoryStore) -> None:
+    with hf.Holdfast(store) as app:
+        app.resume("r", by="ann")
+
+
+# --- a failure that somebody had gone behind ------------------------------------------------------------------------
+
+
+@hf.agent
+async def with_fee() -> None:
+    await pay("a")
+    try:
+        await look("c")
+    except ValueError:
+        await pay("fee")
+        raise
+
+
+@hf.agent
+async def with_note() -> None:
+    await pay("a")
+    try:
+        await look("c")
+    except ValueError:
+        await look("the log")
+        raise
+
+
+async def paid_unless(what: str) -> None:
+    await look(what)
+    await pay(what)
+
+
+@hf.agent
+async def one_by_one() -> None:
+    await hf.map(paid_unless, ["c", "d"], limit=1)
+
+
+def failed(agent: Callable[..., Any], store: MemoryStore | None = None) -> MemoryStore:
+    store = store or MemoryStore()
+    BROKEN.add("c")
+    with pytest.raises(ValueError, match="cannot see c"):
+        play(store, agent)
+    return store
+
+
+def test_a_failure_that_was_gone_behind_and_not_decided_anew_is_on_the_path_that_is_undone() -> None:
+    store = failed(with_fee)
+    resume(store)
+    cancel(store)
+    assert closed(store, with_fee) == "2 effects undone"
+    assert undone() == ["fee", "a"]
+
+
+def test_so_it_is_where_a_start_died_right_after_its_claim_and_its_owner_was_told() -> None:
+    store = FailingStore()
+    failed(with_fee, store)
+    store.fails, store.written = lambda row: row.kind == "run.resumed", True
+    with pytest.raises(StoreFailed):
+        play(store, with_fee)
+    store.mend()
+    store.post("r", "cancel", b'{"by": "ann", "undo": true}', 1)
+    assert closed(store, with_fee) == "2 effects undone"
+    assert undone() == ["fee", "a"]
+
+
+def test_a_later_branch_is_reached_through_the_failure_of_an_earlier_one() -> None:
+    store = failed(one_by_one)
+    assert "pay d" in DONE
+    resume(store)
+    cancel(store)
+    assert closed(store, one_by_one) == "1 effect undone"
+    assert undone() == ["d"]
+
+
+def test_what_was_forgotten_with_the_failure_is_on_the_path_again_and_not_called() -> None:
+    store = failed(with_note)
+    resume(store)
+    cancel(store)
+    assert closed(store, with_note) == "1 effect undone"
+    assert DONE == ["pay a", "look the log", "refund r-a a 5"]
+
+
+def test_a_failure_that_was_decided_anew_stays_behind() -> None:
+    store = failed(keeps_on)
+    BROKEN.clear()
+    BROKEN.add("e")
+    with pytest.raises(ValueError, match="cannot see e"):
+        play(store, keeps_on)
+    resume(store)
+    cancel(store)
+    assert closed(store, keeps_on) == "2 effects undone"
+    assert undone() == ["d", "a"]
+
+
+@hf.agent
+async def keeps_on() -> None:
+    await pay("a")
+    try:
+        await look("c")
+    except ValueError:
+        await look("the log")
+        raise
+    await pay("d")
+    await look("e")
+
+
+def test_an_effect_that_was_begun_anew_stays_in_doubt() -> None:
+    @hf.effect(in_doubt="ask", raises=(LookupError,))
+    async def order(what: str) -> None:
+        raise LookupError(what) if "c" in BROKEN else TimeoutError
+
+    @hf.agent
+    async def agent() -> None:
+        await pay("a")
+        await order("x")
+
+    store = MemoryStore()
+    BROKEN.add("c")
+    with pytest.raises(LookupError):
+        play(store, agent)
+    BROKEN.clear()
+    with pytest.raises(hf.RunWaiting):
+        play(store, agent)
+    cancel(store)
+    assert closed(store, agent) == "1 effect undone"
+    with hf.Holdfast(store) as app:
+        assert [(item.kind, item.step_id) for item in app.inbox()] == [("doubt", "2")]
