@@ -106,7 +106,7 @@ class Keeper:
                     letters_s = now_s
                     self.take_letters()
                     self.release_orphans()
-            except Exception as error:  # noqa: BLE001 (whatever it is, the beat must go on)
+            except BaseException as error:  # noqa: BLE001 (whatever it is, the beat must go on)
                 log.warning("the lease could not be renewed or letters not be read, trying again: %s: %s", type(error).__name__, error)
 
     def _show_long_steps(self) -> None:
