@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 import holdfast as hf
@@ -147,3 +150,48 @@ def test_an_effect_that_was_begun_anew_stays_in_doubt() -> None:
     assert closed(store, agent) == "1 effect undone"
     with hf.Holdfast(store) as app:
         assert [(item.kind, item.step_id) for item in app.inbox()] == [("doubt", "2")]
+
+
+# --- traces that a repair had found ---------------------------------------------------------------------------------
+
+
+@hf.agent
+async def seen_and_paid() -> None:
+    await look("s")
+    await pay("a")
+    await look("c")
+
+
+def repaired(path: Path) -> Path:
+    """A run whose first step is lost, and with it all records behind it: of its effect a person is asked."""
+    BROKEN.add("c")
+    with hf.Holdfast(path) as app, pytest.raises(ValueError, match="cannot see c"):
+        app.run(seen_and_paid, run_id="r")
+    with closing(apsw.Connection(str(path))) as connection:
+        connection.execute("UPDATE journal SET digest = zeroblob(32) WHERE kind = 'step.done' AND step_id = '1'")
+    with hf.Holdfast(path) as app:
+        assert len(app.repair("r", dry_run=False, by="ann").doubts) == 1
+        app.cancel("r", undo=True, by="ann")
+    return path
+
+
+def test_an_effect_that_a_repair_found_and_the_code_does_not_come_to_stops_the_undo_while_in_doubt(tmp_path: Path) -> None:
+    with hf.Holdfast(repaired(tmp_path / "runs.db")) as app:
+        with pytest.raises(hf.RunWaiting, match=r'did pay\(what="a"\) at step 2 happen'):
+            app.run(seen_and_paid, run_id="r", wait=False)
+        assert [(item.kind, item.step_id) for item in app.inbox()] == [("doubt", "2")]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [
+        ({"landed": "r-a"}, "0 effects undone; known from what a repair moved aside, and not undone: pay (step 2)"),
+        ({"not_landed": True}, "0 effects undone"),
+    ],
+)
+def test_it_is_named_as_not_undone_once_a_person_said_that_it_happened(tmp_path: Path, verdict: dict[str, Any], reason: str) -> None:
+    with hf.Holdfast(repaired(tmp_path / "runs.db")) as app:
+        app.resolve("r", "2", by="ann", **verdict)
+        with pytest.raises(hf.RunCancelled) as caught:
+            app.run(seen_and_paid, run_id="r", wait=False)
+    assert caught.value.reason == reason
