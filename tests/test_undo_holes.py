@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -195,3 +196,67 @@ def test_it_is_named_as_not_undone_once_a_person_said_that_it_happened(tmp_path:
         with pytest.raises(hf.RunCancelled) as caught:
             app.run(seen_and_paid, run_id="r", wait=False)
     assert caught.value.reason == reason
+
+
+# --- code that waits for something of its own -----------------------------------------------------------------------
+
+
+async def wait_for_a_webhook() -> None:
+    """Interrupted in the first life; in another one it would wait for ever, and says so before it gives up."""
+    if "webhook" in BROKEN:
+        raise KeyboardInterrupt
+    try:
+        await asyncio.wait_for(asyncio.Event().wait(), 5)
+    except TimeoutError:
+        DONE.append("waited in vain")
+
+
+@hf.agent
+async def behind_a_step() -> None:
+    await pay("a")
+    await wait_for_a_webhook()
+    await look("c")
+
+
+@hf.agent
+async def behind_branches() -> None:
+    await hf.gather(pay("a"), pay("b"))
+    await asyncio.create_task(wait_for_a_webhook())
+
+
+@hf.agent
+async def behind_nothing() -> None:
+    await wait_for_a_webhook()
+
+
+@pytest.mark.parametrize("by_letter", [False, True])
+@pytest.mark.parametrize(("agent", "count"), [(behind_a_step, 1), (behind_branches, 2), (behind_nothing, 0)])
+def test_an_idle_run_is_undone_whatever_its_code_would_wait_for_of_its_own(
+    agent: Callable[..., Any], count: int, *, by_letter: bool
+) -> None:
+    store = MemoryStore()
+    BROKEN.add("webhook")
+    with pytest.raises(KeyboardInterrupt):
+        play(store, agent)
+    BROKEN.clear()
+    if by_letter:
+        store.post("r", "cancel", b'{"by": "ann", "undo": true}', 1)
+    else:
+        cancel(store)
+    assert closed(store, agent) == f"{count} effect{'' if count == 1 else 's'} undone"
+    assert len(undone()) == count
+    assert "waited in vain" not in DONE
+
+
+def test_it_is_so_for_what_only_a_repair_told_of_too(tmp_path: Path) -> None:
+    path = repaired(tmp_path / "runs.db")
+    with hf.Holdfast(path) as app:
+        app.resolve("r", "2", not_landed=True, by="ann")
+        with pytest.raises(hf.RunCancelled):
+            app.run(waits_first, run_id="r")
+    assert "waited in vain" not in DONE
+
+
+@hf.agent(name="seen_and_paid")
+async def waits_first() -> None:
+    await wait_for_a_webhook()
