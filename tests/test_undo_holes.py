@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 import holdfast as hf
-from agents_for_tests.refunds import BROKEN, DONE, cancel, closed, look, pay, start_afresh, undone
+from agents_for_tests.refunds import BROKEN, DONE, cancel, closed, look, pay, refund, resolve, start_afresh, undone
 from crashing import FailingStore, play
 from holdfast.errors import StoreFailed
 from holdfast.stores.memory import MemoryStore
@@ -260,3 +260,58 @@ def test_it_is_so_for_what_only_a_repair_told_of_too(tmp_path: Path) -> None:
 @hf.agent(name="seen_and_paid")
 async def waits_first() -> None:
     await wait_for_a_webhook()
+
+
+# --- a result that was not kept -------------------------------------------------------------------------------------
+
+
+@hf.effect(in_doubt="ask", undo=refund)
+async def pay_oddly(what: str, cents: int = 5) -> str:
+    DONE.append(f"pay {what}")
+    return object()  # type: ignore[return-value]
+
+
+@hf.agent
+async def odd() -> str:
+    return await pay_oddly("a")
+
+
+@pytest.mark.parametrize("undoing", [False, True])
+def test_a_word_on_a_result_that_was_not_kept_is_asked_for_again_until_it_fits(*, undoing: bool) -> None:
+    store = MemoryStore()
+    with pytest.raises(hf.ResultNotKept):
+        play(store, odd)
+    if undoing:
+        cancel(store)
+    for _ in range(2):
+        resolve(store, "1", landed=5)
+        with pytest.raises(hf.ResultNotKept, match=r"does not fit.*must be.*resolve r 1 --landed"):
+            play(store, odd)
+    with hf.Holdfast(store) as app:
+        assert app.show("r").next_commands == ["holdfast resolve r 1 --landed RESULT", "holdfast resume r --here APP.py"]
+        assert [item.run_id for item in app.inbox()] == ["r"] * undoing
+    resolve(store, "1", landed="r-7")
+    if undoing:
+        assert closed(store, odd) == "1 effect undone"
+    else:
+        assert play(store, odd) == "r-7"
+    assert undone() == ["a"] * undoing
+    assert DONE.count("pay a") == 1
+
+
+def test_a_word_that_fits_is_kept_whatever_came_after_it() -> None:
+    @hf.agent(name="odd")
+    async def goes_on() -> None:
+        await pay_oddly("a")
+        await look("c")
+
+    store = MemoryStore()
+    BROKEN.add("c")
+    with pytest.raises(hf.ResultNotKept):
+        play(store, goes_on)
+    resolve(store, "1", landed="r-7")
+    with pytest.raises(ValueError, match="cannot see c"):
+        play(store, goes_on)
+    cancel(store)
+    assert closed(store, goes_on) == "1 effect undone"
+    assert DONE == ["pay a", "refund r-7 a 5"]

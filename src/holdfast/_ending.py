@@ -28,6 +28,7 @@ from .errors import (
     NotKept,
     Parked,
     ReplayMismatch,
+    ResultNotKept,
     RunCancelled,
     RunInterrupted,
     RunWaiting,
@@ -191,7 +192,7 @@ def _did_it_happen(step_id: str, history: History) -> str:
 def _stopped(error: HoldfastError) -> rec.Record:
     if isinstance(error, RunInterrupted):
         return rec.RunReleased(reason=f"interrupted: step {error.step_id} was cancelled from outside")
-    if isinstance(error, BudgetExceeded):
+    if isinstance(error, BudgetExceeded | ResultNotKept):
         return rec.RunFailed(error=failure(error))
     return rec.RunBlocked(step_id=getattr(error, "step_id", ""), error=failure(error))
 
