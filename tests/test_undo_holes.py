@@ -14,7 +14,7 @@ import pytest
 import holdfast as hf
 from agents_for_tests.refunds import BROKEN, DONE, cancel, closed, look, pay, refund, resolve, start_afresh, undone
 from crashing import FailingStore, play
-from holdfast.errors import StoreFailed
+from holdfast.errors import Refusal, StoreFailed, UndoFailed
 from holdfast.stores.memory import MemoryStore
 
 
@@ -315,3 +315,65 @@ def test_a_word_that_fits_is_kept_whatever_came_after_it() -> None:
     cancel(store)
     assert closed(store, goes_on) == "1 effect undone"
     assert DONE == ["pay a", "refund r-7 a 5"]
+
+
+# --- code that changed meanwhile ------------------------------------------------------------------------------------
+
+
+def accept(store: MemoryStore) -> str:
+    with hf.Holdfast(store) as app:
+        return app.accept("r", by="ann")
+
+
+async def refund_anew(receipt: str, what: str, cents: int = 5) -> None:
+    DONE.append(f"refund {receipt} {what} {cents}")
+
+
+def paying_back_with(undo: Callable[..., Any]) -> Callable[..., Any]:
+    @hf.effect(name="pay", in_doubt="ask", undo=undo)
+    async def pay_it(what: str, cents: int = 5) -> str:
+        return f"r-{what}"
+
+    @hf.agent(name="agent")
+    async def agent() -> None:
+        await pay_it("a")
+        await pay_it("b")
+        raise ValueError("sold out")
+
+    return agent
+
+
+def not_undone(broken: str) -> MemoryStore:
+    """A run whose undo of "a" did not come to its end, with code that names another undo since."""
+    store, agent = MemoryStore(), paying_back_with(refund)
+    with pytest.raises(ValueError, match="sold out"):
+        play(store, agent)
+    cancel(store)
+    BROKEN.add(broken)
+    with pytest.raises((UndoFailed, hf.RunWaiting)):
+        play(store, agent)
+    with pytest.raises(hf.ReplayMismatch, match="undo:1"):
+        play(store, paying_back_with(refund_anew))
+    return store
+
+
+def test_a_failed_undo_is_mended_under_another_name() -> None:
+    store = not_undone("a")
+    assert accept(store) == "the run goes on with the new code from step undo:1; 1 recorded steps are superseded"
+    assert closed(store, paying_back_with(refund_anew)) == "2 effects undone"
+    assert DONE == ["refund r-b b 5", "refund r-a a 5"]
+
+
+@pytest.mark.parametrize(("verdict", "count"), [({"landed": None}, 1), ({"not_landed": True}, 2)])
+def test_an_undo_in_doubt_is_not_given_up_with_its_name(verdict: dict[str, Any], count: int) -> None:
+    store = not_undone("a?")
+    with pytest.raises(Refusal, match="step undo:1 of run 'r' is in doubt: settle it first"):
+        accept(store)
+    resolve(store, "undo:1", **verdict)
+    agent = paying_back_with(refund_anew)
+    if "not_landed" in verdict:
+        with pytest.raises(hf.ReplayMismatch, match="undo:1"):
+            play(store, agent)
+        accept(store)
+    assert closed(store, agent) == "2 effects undone"
+    assert len(undone()) == count

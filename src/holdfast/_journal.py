@@ -275,7 +275,7 @@ class Journal:
                 self.undoing = record
                 self.retrace()
             case rec.RunAccepted():
-                self._supersede(self.seq_of(record.step_id))
+                self._accept(record.step_id, row.epoch)
             case _:
                 self._index_beside(record, row)
 
@@ -339,9 +339,24 @@ class Journal:
         found = [(step_id, history) for step_id, history in self.histories.items() if history.first_seq >= seq]
         return [(step_id, history) for step_id, history in found if not step_id.startswith(UNDO)]
 
+    def given_up(self, step_id: str) -> list[tuple[str, History]]:
+        """What is given up where code is accepted that calls something else at `step_id`: of an undo that one alone."""
+        if step_id.startswith(UNDO):
+            return [(found, history) for found, history in self.histories.items() if found == step_id]
+        return self.from_seq(self.seq_of(step_id))
+
+    def _accept(self, step_id: str, epoch: int) -> None:
+        self.generation += 1
+        if not step_id.startswith(UNDO):
+            self._supersede(self.seq_of(step_id))
+            return
+        for undo_id, history in self.given_up(step_id):
+            if not history.landed() and not history.open_doubt(epoch + 1):
+                del self.histories[undo_id]
+                self._unsettled.pop(undo_id, None)
+
     def _supersede(self, seq: int) -> None:
         """Go on as if nothing had been recorded from there on, but for the effects: that they happened is not forgotten."""
-        self.generation += 1
         self.behind.clear()
         for step_id, history in self.from_seq(seq):
             del self.histories[step_id]
