@@ -377,3 +377,50 @@ def test_an_undo_in_doubt_is_not_given_up_with_its_name(verdict: dict[str, Any],
         accept(store)
     assert closed(store, agent) == "2 effects undone"
     assert len(undone()) == count
+
+
+ORDER = {"what": "old"}
+
+
+@hf.agent
+async def ordering() -> None:
+    await pay(ORDER["what"])
+    await look("c")
+
+
+def superseded(store: MemoryStore) -> None:
+    """Code that pays for something else now at the same step, accepted."""
+    ORDER["what"] = "new"
+    with pytest.raises(hf.ReplayMismatch):
+        play(store, ordering)
+    accept(store)
+
+
+@pytest.mark.parametrize("crashed", [False, True])
+def test_a_superseded_effect_is_named_though_the_undo_at_its_step_was_done_in_an_earlier_life(*, crashed: bool) -> None:
+    ORDER["what"], store = "old", FailingStore()
+    failed(ordering, store)
+    superseded(store)
+    with pytest.raises(ValueError, match="cannot see c"):
+        play(store, ordering)
+    cancel(store)
+    if crashed:
+        store.fails = lambda row: row.kind == "run.cancelled"
+        with pytest.raises(StoreFailed):
+            play(store, ordering)
+        store.mend()
+    assert closed(store, ordering) == "1 effect undone; made before the code changed, and not undone: pay (step 1)"
+    assert undone() == ["new"]
+
+
+def test_an_effect_that_was_undone_before_the_code_changed_is_not_named() -> None:
+    ORDER["what"], store = "old", FailingStore()
+    failed(ordering, store)
+    cancel(store)
+    store.fails = lambda row: row.kind == "run.cancelled"
+    with pytest.raises(StoreFailed):
+        play(store, ordering)
+    store.mend()
+    superseded(store)
+    assert closed(store, ordering) == "0 effects undone"
+    assert undone() == ["old"]

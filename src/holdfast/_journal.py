@@ -356,12 +356,13 @@ class Journal:
                 self._unsettled.pop(undo_id, None)
 
     def _supersede(self, seq: int) -> None:
-        """Go on as if nothing had been recorded from there on, but for the effects: that they happened is not forgotten."""
+        """Go on as if nothing had been recorded from there on, but for effects that are not undone: those are not forgotten."""
         self.behind.clear()
         for step_id, history in self.from_seq(seq):
             del self.histories[step_id]
             self._unsettled.pop(step_id, None)
-            if history.effect:
+            undo = self.histories.get(f"{UNDO}{step_id}")  # as yet it can only be that of this very effect
+            if history.effect and not (undo is not None and undo.landed()):
                 self.superseded.append((step_id, history))
         self.groups = {group for found in self.histories for group in _groups_above(found)}
         self.states = {name: [saved for saved in values if saved[0] < seq] for name, values in self.states.items()}

@@ -126,8 +126,7 @@ def _traces(run: Run) -> list[tuple[str, History]]:
 
 def _left(run: Run) -> list[str]:
     """What happened and nobody can say how to undo: the code does not call it any more, or not yet."""
-    superseded = [one for one in run.journal.superseded if f"{UNDO}{one[0]}" not in run.journal.histories]
-    told = {"made before the code changed": superseded, "known from what a repair moved aside": _traces(run)}
+    told = {"made before the code changed": run.journal.superseded, "known from what a repair moved aside": _traces(run)}
     left = {why: [f"{found.name} (step {step_id})" for step_id, found in those if found.landed()] for why, those in told.items()}
     lines = [f"{why}, and not undone: {', '.join(names)}" for why, names in left.items() if names]
     for line in lines:
