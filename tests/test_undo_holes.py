@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -13,8 +14,8 @@ import pytest
 
 import holdfast as hf
 from agents_for_tests.refunds import BROKEN, DONE, cancel, closed, look, pay, refund, resolve, start_afresh, undone
-from crashing import FailingStore, play
-from holdfast.errors import Refusal, StoreFailed, UndoFailed
+from crashing import FailingStore, play, status
+from holdfast.errors import NotAwaited, Refusal, StoreFailed, UndoFailed
 from holdfast.stores.memory import MemoryStore
 
 
@@ -424,3 +425,77 @@ def test_an_effect_that_was_undone_before_the_code_changed_is_not_named() -> Non
     superseded(store)
     assert closed(store, ordering) == "0 effects undone"
     assert undone() == ["old"]
+
+
+# --- agents that fail by what they return ---------------------------------------------------------------------------
+
+
+@hf.agent(on_failure="undo")
+async def returns_oddly() -> int:
+    await pay("a")
+    return object()  # type: ignore[return-value]
+
+
+@hf.agent(on_failure="undo")
+async def forgets_to_wait() -> int:
+    await pay("a")
+    look("c")  # type: ignore[unused-coroutine]
+    return 1
+
+
+@hf.agent(on_failure="undo", budget=hf.Budget(steps=1, on_limit="fail"))
+async def spends_too_much() -> int:
+    await pay("a")
+    await look("c")
+    return 1
+
+
+@pytest.mark.parametrize(("agent", "error"), [(returns_oddly, hf.NotKept), (forgets_to_wait, NotAwaited)])
+def test_an_agent_that_undoes_its_failures_undoes_those_that_show_only_when_it_returns(
+    agent: Callable[..., Any], error: type[Exception]
+) -> None:
+    store = MemoryStore()
+    with pytest.raises(error) as caught:
+        play(store, agent)
+    assert (status(store), undone()) == ("cancelled", ["a"])
+    assert "run 'r' is cancelled: failed with" in caught.value.__notes__[0]
+    assert closed(store, agent).endswith(": 1 effect undone")
+
+
+def test_a_budget_that_is_used_up_can_be_raised_and_undoes_nothing() -> None:
+    store = MemoryStore()
+    with pytest.raises(hf.BudgetExceeded):
+        play(store, spends_too_much)
+    assert (status(store), undone()) == ("failed", [])
+    with hf.Holdfast(store) as app:
+        app.resume("r", budget=hf.Budget(steps=2), by="ann")
+    assert play(store, spends_too_much) == 1
+
+
+def test_a_changed_model_for_which_the_run_was_undone_is_not_to_be_accepted() -> None:
+    models = ["m1", "m2"]
+
+    @hf.step
+    async def think(n: int) -> int:
+        hf.usage(model=models[0])
+        return n
+
+    @hf.agent(on_failure="undo", on_model_change="fail")
+    async def agent() -> None:
+        await think(0)
+        await pay("a")
+        if len(models) == 2:
+            raise KeyboardInterrupt
+        await think(1)
+        await think(2)
+
+    store = MemoryStore()
+    with pytest.raises(KeyboardInterrupt):
+        play(store, agent)
+    del models[0]
+    with pytest.raises(hf.ModelChanged, match="it is m2, it was m1") as caught:
+        play(store, agent)
+    assert (status(store), undone()) == ("cancelled", ["a"])
+    for told in (str(caught.value), str(pickle.loads(pickle.dumps(caught.value))), closed(store, agent)):
+        assert "--accept" not in told
+        assert "undone" in told
