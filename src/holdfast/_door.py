@@ -22,7 +22,7 @@ from ._commands import Commit, Hang, Invoke, Life, Pause, Turn, WaitForPerson
 from ._journal import Journal
 from ._ledger import BUDGET, Reached
 from ._models import Pair
-from ._run import Body, Run
+from ._run import EDGE_S, Body, Run
 from ._watch import compare
 from .breaker import Circuit, Go, Rest, Word, word_of
 from .errors import BudgetExceeded, Cancelled, CircuitOpen, ModelChanged, Parked, RunInterrupted
@@ -35,9 +35,6 @@ TRIAL_POLL_S = 0.05
 
 MOMENT_S = 0.005
 """How often a branch looks whether the question that another one is putting has been stored."""
-
-EDGE_S = 0.2
-"""How long a call at its live edge waits for the other lines of execution to come to theirs, before it looks whether all is known."""
 
 log = logging.getLogger("holdfast")
 

@@ -22,12 +22,14 @@ from .codec.failures import failure
 from .errors import (
     BudgetExceeded,
     Cancelled,
+    Drifted,
     HoldfastError,
     LeaseLost,
     NotAwaited,
     NotKept,
     Parked,
     ReplayMismatch,
+    ResultNotKept,
     RunCancelled,
     RunInterrupted,
     RunWaiting,
@@ -122,6 +124,8 @@ def _left(run: Run, record: rec.Record) -> Commit:
 def _to_be_undone(run: Run, agent: Agent[..., Any], ended: BaseException | None) -> bool:
     """Whether what the run did is taken back now: somebody asked for it, or an error says so that escaped a certain kind of agent."""
     if run.undo.asked is None and agent.on_failure == "undo" and isinstance(ended, Exception):
+        if isinstance(ended, Drifted):
+            ended.too_late = True
         run.undo.asked = asked_by_failure(ended)
     return run.undo.asked is not None and (ended is None or isinstance(ended, Parked | Cancelled | Exception))
 
@@ -155,13 +159,14 @@ def _no_strays(run: Run) -> Life[None]:
 
 def _returned(run: Run, agent: Agent[..., Any], value: Any) -> Life[Any]:
     yield from _refuse_unasked(run)
-    yield from _refuse_unawaited(run)
+    unawaited = _unawaited(run)
+    if unawaited is not None:
+        return (yield from conclude(run, agent, Raised(unawaited), None))
     yield from _no_strays(run)
     try:
         data, kept = agent.codec().keep(value)
     except NotKept as error:
-        yield _left(run, rec.RunFailed(error=failure(error)))
-        raise
+        return (yield from conclude(run, agent, Raised(error), None))
     if run.journal.open_doubts(ended=True):
         raise (yield from _waiting(run))
     yield from _cleanups(run)
@@ -191,7 +196,7 @@ def _did_it_happen(step_id: str, history: History) -> str:
 def _stopped(error: HoldfastError) -> rec.Record:
     if isinstance(error, RunInterrupted):
         return rec.RunReleased(reason=f"interrupted: step {error.step_id} was cancelled from outside")
-    if isinstance(error, BudgetExceeded):
+    if isinstance(error, BudgetExceeded | ResultNotKept):
         return rec.RunFailed(error=failure(error))
     return rec.RunBlocked(step_id=getattr(error, "step_id", ""), error=failure(error))
 
@@ -209,14 +214,13 @@ def _refuse_unasked(run: Run, ended: Exception | None = None) -> Life[None]:
             raise error from ended
 
 
-def _refuse_unawaited(run: Run) -> Life[None]:
+def _unawaited(run: Run) -> NotAwaited | None:
     """A step whose coroutine was never awaited has not happened, though the code reads as if it had."""
     for step_id, (name, awaiting) in run.unawaited.items():
         if inspect.getcoroutinestate(awaiting) == inspect.CORO_CREATED:
             awaiting.close()
-            error = NotAwaited(name, step_id)
-            yield _left(run, rec.RunFailed(error=failure(error)))
-            raise error
+            return NotAwaited(name, step_id)
+    return None
 
 
 def _blamed(run_id: str, error: BaseException) -> Iterator[str]:

@@ -275,7 +275,7 @@ class Journal:
                 self.undoing = record
                 self.retrace()
             case rec.RunAccepted():
-                self._supersede(self.seq_of(record.step_id))
+                self._accept(record.step_id, row.epoch)
             case _:
                 self._index_beside(record, row)
 
@@ -339,14 +339,30 @@ class Journal:
         found = [(step_id, history) for step_id, history in self.histories.items() if history.first_seq >= seq]
         return [(step_id, history) for step_id, history in found if not step_id.startswith(UNDO)]
 
-    def _supersede(self, seq: int) -> None:
-        """Go on as if nothing had been recorded from there on, but for the effects: that they happened is not forgotten."""
+    def given_up(self, step_id: str) -> list[tuple[str, History]]:
+        """What is given up where code is accepted that calls something else at `step_id`: of an undo that one alone."""
+        if step_id.startswith(UNDO):
+            return [(found, history) for found, history in self.histories.items() if found == step_id]
+        return self.from_seq(self.seq_of(step_id))
+
+    def _accept(self, step_id: str, epoch: int) -> None:
         self.generation += 1
+        if not step_id.startswith(UNDO):
+            self._supersede(self.seq_of(step_id))
+            return
+        for undo_id, history in self.given_up(step_id):
+            if not history.landed() and not history.open_doubt(epoch + 1):
+                del self.histories[undo_id]
+                self._unsettled.pop(undo_id, None)
+
+    def _supersede(self, seq: int) -> None:
+        """Go on as if nothing had been recorded from there on, but for effects that are not undone: those are not forgotten."""
         self.behind.clear()
         for step_id, history in self.from_seq(seq):
             del self.histories[step_id]
             self._unsettled.pop(step_id, None)
-            if history.effect:
+            undo = self.histories.get(f"{UNDO}{step_id}")  # as yet it can only be that of this very effect
+            if history.effect and not (undo is not None and undo.landed()):
                 self.superseded.append((step_id, history))
         self.groups = {group for found in self.histories for group in _groups_above(found)}
         self.states = {name: [saved for saved in values if saved[0] < seq] for name, values in self.states.items()}

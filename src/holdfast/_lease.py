@@ -189,13 +189,11 @@ def _limits(body: rec.Json) -> dict[str, float]:
 
 def _cancel(run: Run, cancelled: Cancelled | None) -> None:
     """Cancel a run that executes here: an async one at once, a blocking one at its next step."""
-    if cancelled is None:
-        return
     root = run.root
     with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
         if root is not None:
-            root.get_loop().call_soon_threadsafe(run.cancel_root, root)
-        for waiter in list(run.waiters):
+            root.get_loop().call_soon_threadsafe(run.end_when_known if cancelled is None else run.cancel_root, root)
+        for waiter in list(run.waiters) if cancelled is not None else ():
             waiter.wake(cancelled)
 
 

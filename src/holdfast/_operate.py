@@ -172,7 +172,7 @@ def _accepting_code(journal: Journal, *, by: str, reason: str) -> tuple[list[rec
     run_id, verdict = journal.head.run_id, journal.verdict
     if not isinstance(verdict, rec.RunBlocked) or not verdict.step_id:
         raise Refusal(f"run {run_id!r} is not blocked by changed code; nothing was changed")
-    lost = journal.from_seq(journal.seq_of(verdict.step_id))
+    lost = journal.given_up(verdict.step_id)
     doubts = [step_id for step_id, history in lost if history.open_doubt(journal.head.epoch + 1)]
     if doubts:
         raise Refusal(f"step {doubts[0]} of run {run_id!r} is in doubt: settle it first; nothing was changed")

@@ -46,7 +46,8 @@ class History:
 
     `attempts` is the number of the latest attempt. What a policy counts is kept apart from it, since the step was last begun on
     somebody's word: `failures` are attempts that ended in an error, `lapsed` are intents that were repeated without a word on what
-    became of them, and `pending` says whether that is so of the latest. A crash is no failure.
+    became of them, and `pending` says whether that is so of the latest. A crash is no failure. `unsaid` is the outcome of an effect whose
+    result was not kept, as it was before somebody said what it had been: where their word does not fit, it is asked for again.
     """
 
     name: str = ""
@@ -64,6 +65,7 @@ class History:
     trouble: rec.AttemptFailed | rec.StepBrokenOff | None = None
     doubt: rec.DoubtOpened | None = None
     settled: rec.DoubtSettled | None = None
+    unsaid: rec.StepDone | None = None
     answered: bool = False
     unsure: bool = False
     lost: bool = False
@@ -105,20 +107,26 @@ class History:
             case rec.TimeoutFired():
                 self.outcome, self.outcome_seq = record, seq
             case rec.DoubtOpened():
-                self._identify(record.name, record.fingerprint, effect=True)
-                self.doubt = record
-                self.settled = None
-                self.key, self.args = record.key or self.key, self.args if record.args is None else record.args
-                if record.lost:
-                    self._reopen(record)
+                self._open(record)
             case rec.DoubtSettled():
                 self._settle(record)
             case _:
                 raise AssertionError(f"a {record.kind} record does not belong to a step")
 
+    def _open(self, record: rec.DoubtOpened) -> None:
+        if self.unsaid is not None and not record.lost:
+            self.outcome, self.unsaid = self.unsaid.but(not_kept=record.reason), None
+            return
+        self._identify(record.name, record.fingerprint, effect=True)
+        self.doubt = record
+        self.settled = None
+        self.key, self.args = record.key or self.key, self.args if record.args is None else record.args
+        if record.lost:
+            self._reopen(record)
+
     def _settle(self, record: rec.DoubtSettled) -> None:
         if isinstance(self.outcome, rec.StepDone) and self.outcome.not_kept:
-            self.outcome = self.outcome.but(value=record.value, not_kept="", shown="")
+            self.unsaid, self.outcome = self.outcome, self.outcome.but(value=record.value, not_kept="", shown="")
             return
         self.settled = record
         if record.verdict != "unknown":
@@ -187,7 +195,7 @@ class History:
 
     def _reopen(self, record: rec.DoubtOpened) -> None:
         """Records that are lost may have gone on from here: whatever was said before, only a person can say what is true."""
-        self.outcome, self.outcome_seq, self.answered = None, 0, False
+        self.outcome, self.unsaid, self.outcome_seq, self.answered = None, None, 0, False
         self.lost = self.started_us == 0
         self.key, self.args = record.key or self.key, record.args or self.args
 

@@ -38,6 +38,9 @@ PARK_CHECK_S = 0.05
 UNWIND_S = 0.05
 """How long the main line of a run that is unwound has to notice by itself."""
 
+EDGE_S = 0.2
+"""How often it is looked whether a run that is to be undone knows all that it did."""
+
 
 class Place:
     """Where code is: in a scope or in a body."""
@@ -286,6 +289,7 @@ class Run:
         """What is recorded, and the order in which it is given back."""
         self.turnstile = Turnstile(self.journal.outcomes(), alone=self._alone, boundary=self._boundary)
         self.recorded = {step_id for step_id, history in self.journal.histories.items() if history.name}
+        self.traces = {step_id for step_id, history in self.journal.histories.items() if history.lost}
 
     def retrace(self) -> None:
         """The code has not begun and the run is to be undone: on the path that was taken, failures included."""
@@ -333,6 +337,15 @@ class Run:
             self.root_cancels += 1
             root.cancel()
 
+    def end_when_known(self, root: asyncio.Task[object]) -> None:
+        """Undo without waiting for what the code may wait for on its own, behind the last that was recorded; called on its loop."""
+        if self.root is not root or self.ended is not None or self.undo.asked is None:
+            return
+        if self.knows_all():
+            self.unwind(Parked())
+        else:
+            root.get_loop().call_later(EDGE_S, self.end_when_known, root)
+
     def solo(self) -> bool:
         """Whether nothing else in this process could share a flush with this run."""
         return self.committer.lanes <= 1 and self.in_progress <= 1
@@ -358,8 +371,8 @@ class Run:
         return not self.turnstile.replaying and self.recorded <= self.requested
 
     def knows_all(self) -> bool:
-        """Whether the code has asked for everything recorded that an undo may concern."""
-        asked_for = (step_id in self.requested or step_id.startswith((UNDO, CLEANUP)) for step_id in self.recorded)
+        """Whether the code has asked for everything recorded that an undo may concern; to what a repair had found, it may never come."""
+        asked_for = (step_id in self.requested or step_id.startswith((UNDO, CLEANUP)) for step_id in self.recorded - self.traces)
         return not self.turnstile.replaying and all(asked_for)
 
     def read_time(self, scope: Scope) -> int:

@@ -25,7 +25,7 @@ from ._journal import Journal, args_digest
 from ._lease import Keeper, Observer, deliver
 from ._ledger import recorded
 from ._replay import UNDO
-from ._run import Run, Scope, active, place
+from ._run import EDGE_S, Run, Scope, active, place
 from ._steps import shown_call
 from .budget import Budget
 from .codec.fingerprint import fingerprint
@@ -339,6 +339,8 @@ def _take_letters(engine: Engine, run: Run) -> None:
         deliver(run, letter)
     if run.undo.asked is not None:
         run.retrace()
+        if run.root is not None:
+            run.root.get_loop().call_later(EDGE_S, run.end_when_known, run.root)
 
 
 class _Stage:

@@ -19,7 +19,7 @@ from . import _records as rec
 from ._asking import consult
 from ._commands import Commit, Hang, Invoke, Life, Pause, Settle, Turn
 from ._door import let_through, model_changes, overheard, pass_the_door, within_budget
-from ._doubt import Action, Attempt, Finished, Found, Move, Uncertain, ask_first, settle
+from ._doubt import Action, Attempt, Finished, Found, Move, Uncertain, ask_first, opened, settle
 from ._failpoints import reach
 from ._landing import Rules, landing
 from ._models import is_reply, read
@@ -196,7 +196,7 @@ def life(call: Call) -> Life[Any]:
     match decision:
         case Return():
             yield Turn(decision.seq)
-            return _given_back(call, decision.record)
+            return (yield from _given_back(call, decision.record))
         case Raise():
             yield Turn(decision.seq)
             raise _raised_again(call, decision.record)
@@ -523,13 +523,18 @@ def _raised_again(call: Call, record: rec.StepFailed) -> BaseException:
     return call.blamed(rebuild(record.error, raises=(*call.spec.raises, *OURS), step_id=call.step_id, name=call.spec.name))
 
 
-def _given_back(call: Call, record: rec.StepDone) -> Any:
-    """A recorded result, decoded; one that no longer fits blocks the run and is never executed again."""
+def _given_back(call: Call, record: rec.StepDone) -> Life[Any]:
+    """A recorded result, decoded; one that no longer fits blocks the run, unless a person had said it, who is asked again."""
     if record.not_kept:
         raise call.blamed(ResultNotKept(call.run.id, call.step_id, call.spec.name, record.shown, record.not_kept))
     try:
         return call.spec.codec().give_back(record.value or b"null")
     except (ValueError, NotKept) as error:
+        unsaid = call.run.journal.histories[call.step_id].unsaid
+        if unsaid is not None:
+            why = f"the result that was given does not fit: {call.unfit(record.value)}"
+            yield Commit([opened(call, why, "ask")])
+            raise call.run.stop(ResultNotKept(call.run.id, call.step_id, call.spec.name, unsaid.shown, why)) from error
         raise call.run.stop(UndecodableResult(call.run.id, call.step_id, call.spec.name, str(error))) from error
 
 

@@ -42,6 +42,8 @@ def take_back(run: Run) -> Life[Cancelled]:
         yield Commit([asked], taken)
         del run.taking[: len(taken)]
     run.unchecked.clear()  # what the run relied on outside is no matter any more
+    if any(found.open_doubt(run.journal.head.epoch + 1) for step_id, found in _traces(run) if step_id not in run.requested):
+        raise Parked
     undone = 0
     for call in newest_first(run):
         undone += yield from _undone(call, run.journal.histories[call.step_id])
@@ -114,11 +116,19 @@ def _called(call: Call, undo_id: str, value: bytes) -> Life[None]:
         raise UndoFailed(run.id, call.step_id, call.spec.name, f"{spec.name} failed with {told(error)}") from error
 
 
+def _traces(run: Run) -> list[tuple[str, History]]:
+    """Effects that the code did not come to, or calls no more: all that is known of them are traces which a repair had found."""
+    mine = {call.step_id for call in newest_first(run)}
+    found = [(step_id, history) for step_id, history in run.journal.histories.items() if history.effect and step_id not in mine]
+    found = [(step_id, history) for step_id, history in found if not step_id.startswith(UNDO)]
+    return [(step_id, history) for step_id, history in found if history.lost or step_id not in run.requested]
+
+
 def _left(run: Run) -> list[str]:
-    """Effects that the code does not call any more since somebody accepted its change: nobody can say how to undo them."""
-    found = [(step_id, history) for step_id, history in run.journal.superseded if history.landed()]
-    left = [f"{history.name} (step {step_id})" for step_id, history in found if f"{UNDO}{step_id}" not in run.journal.histories]
-    if not left:
-        return []
-    log.warning("run %s: made before its code changed, and not undone: %s", run.id, ", ".join(left))
-    return [f"; made before the code changed, and not undone: {', '.join(left)}"]
+    """What happened and nobody can say how to undo: the code does not call it any more, or not yet."""
+    told = {"made before the code changed": run.journal.superseded, "known from what a repair moved aside": _traces(run)}
+    left = {why: [f"{found.name} (step {step_id})" for step_id, found in those if found.landed()] for why, those in told.items()}
+    lines = [f"{why}, and not undone: {', '.join(names)}" for why, names in left.items() if names]
+    for line in lines:
+        log.warning("run %s: %s", run.id, line)
+    return [f"; {line}" for line in lines]

@@ -141,17 +141,20 @@ class Refused(HoldfastError):
 
 
 class Drifted(HoldfastError):
-    """Something that the run relies on is not what it was."""
+    """Something that the run relies on is not what it was; `too_late` to accept it where the run is undone for it."""
+
+    too_late = False
 
     def __init__(self, name: str, what: str, old: str, new: str) -> None:
         self.name, self.what, self.old, self.new = name, what, old, new
         super().__init__(name, what, old, new)
 
     def __str__(self) -> str:
-        return (
-            f"{self.name} is {self.what} since the run last looked (it was: {self.old}; it is: {self.new}); no new step was executed. "
-            f"Put it back and run again, or accept it by watching with on_change='ask' or 'warn'"
-        )
+        told = f"{self.name} is {self.what} since the run last looked (it was: {self.old}; it is: {self.new}); no new step was executed"
+        return self._with_advice(told, "Put it back and run again, or accept it by watching with on_change='ask' or 'warn'")
+
+    def _with_advice(self, told: str, advice: str) -> str:
+        return f"{told}. {'Its agent has what the run did undone for that' if self.too_late else advice}"
 
 
 class ModelChanged(Drifted):
@@ -162,11 +165,12 @@ class ModelChanged(Drifted):
         self.run_id, self.args = run_id, (run_id, name, old, new)
 
     def __str__(self) -> str:
-        return (
+        told = (
             f"step {self.name!r} of run {self.run_id!r} has another model since the run was interrupted: "
-            f"it is {self.new}, it was {self.old}. Its answer is recorded; no new step was executed. "
-            f"Go on with it: holdfast resume {self.run_id} --accept; or close the run: holdfast cancel {self.run_id}"
+            f"it is {self.new}, it was {self.old}. Its answer is recorded; no new step was executed"
         )
+        accept, close = f"holdfast resume {self.run_id} --accept", f"holdfast cancel {self.run_id}"
+        return self._with_advice(told, f"Go on with it: {accept}; or close the run: {close}")
 
 
 class BudgetExceeded(HoldfastError):
