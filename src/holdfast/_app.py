@@ -228,11 +228,30 @@ class Holdfast:
         who = by or _operate.somebody()
         return _operate.resolve(self.engine, run_id, step_id, landed=landed, not_landed=not_landed, by=who, reason=reason)
 
-    def answer(self, run_id: str, ask_id: str, *, yes: bool, by: str | None = None, reason: str = "") -> str:
-        """Answer a question of a run: an approval, a drift, a budget; the first answer is for good."""
+    def answer(
+        self,
+        run_id: str,
+        ask_id: str,
+        value: object = ...,
+        *,
+        yes: bool | None = None,
+        typed: str | None = None,
+        by: str | None = None,
+        reason: str = "",
+    ) -> str:
+        """Answer a question of a run with a value, with yes=True or False, or with what a person typed; the first answer is for good."""
         from . import _operate
 
-        return _operate.answer(self.engine, run_id, ask_id, yes=yes, by=by or _operate.somebody(), reason=reason)
+        if sum((value is not ..., yes is not None, typed is not None)) != 1:
+            raise Misuse("answer takes one of value, yes= and typed=; nothing was changed")
+        given = _operate.Given(typed, typed=True) if typed is not None else _operate.Given(yes if yes is not None else value)
+        return _operate.answer(self.engine, run_id, ask_id, given=given, by=by or _operate.somebody(), reason=reason)
+
+    def send(self, run_id: str, name: str, value: object = None, *, by: str | None = None) -> str:
+        """Leave a message for a run; its code takes it with `hf.receive`, once, now or later."""
+        from . import _operate
+
+        return _operate.send(self.engine, run_id, name, value, by=by or _operate.somebody())
 
     def cancel(self, run_id: str, *, undo: bool = False, by: str | None = None, reason: str = "") -> str:
         """Close a run for good; one that executes elsewhere is told to stop. With undo=True whoever has its code undoes what it did."""

@@ -6,14 +6,13 @@ is bound to what was asked: a call with other arguments has another step id, or 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from . import _records as rec
 from ._commands import Commit, Life, WaitForPerson
 from ._journal import Journal
 from ._replay import Question
-from ._run import Run
-
-LETTER_GRACE_US = 1_000_000
-"""How long an answer that was posted in time may be under way: it beats the clock."""
+from ._run import LETTER_GRACE_US, Run
 
 
 def is_asked(run: Run, ask_id: str, about: str) -> bool:
@@ -47,13 +46,20 @@ def consult(
     timeout_s: float | None = None,
     grants: dict[str, float] | None = None,
     step_id: str = "",
+    wants: rec.Json | None = None,
+    who: Sequence[str] = (),
+    details: object = None,
 ) -> Life[rec.AskAnswered]:
     """The answer to a question, waited for as long as it takes, or until its time is over; about something else, it is asked anew.
 
-    `grants` are limits that a yes sets; `step_id` is the step that waits, where several may wait for one answer.
+    `grants` are limits that a yes sets; `step_id` is the step that waits, where several may wait for one answer; `wants` says what the
+    answer must look like, and `who` may give it.
     """
     until_us = 0 if timeout_s is None else run.clock.now_us() + int(timeout_s * 1e6)
-    opened = rec.AskOpened(step_id=ask_id, topic=topic, question=question, about=about, until_us=until_us, grants=grants or {})
+    opened = rec.AskOpened(
+        step_id=ask_id, topic=topic, question=question, about=about, until_us=until_us, grants=grants or {}, wants=wants or {},
+        who=list(who), details=details,
+    )  # fmt: skip
     if _first_to_ask(run, opened):
         yield Commit([opened])
     while (answer := run.journal.asks[ask_id].answer) is None:

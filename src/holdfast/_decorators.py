@@ -112,12 +112,12 @@ class Step(Declared):
         if plain.get():
             return spec.fn(*args, **kwargs)
         if isinstance(where, Body):
-            if spec.effect:
+            if spec.effect or spec.wait is not None:
                 raise NestedStep(spec.name, where.call.spec.name)
             return spec.fn(*args, **kwargs)
         if active:
             raise LostContext(spec.name, "a thread or task that does not see the run")
-        if spec.effect:
+        if spec.effect or spec.wait is not None:
             raise NoRun(spec.name)
         if spec.name not in _warned:
             _warned.add(spec.name)

@@ -208,7 +208,7 @@ async def _person_async(run: Run, scope: Scope, command: WaitForPerson) -> None:
     waiter.future = asyncio.get_running_loop().create_future()
     try:
         run.check()
-        if not run.journal.spoken(command.step_id):
+        if not run.spoken(command.step_id):
             run.park_if_stuck()
             await asyncio.wait([waiter.future], timeout=_patience_s(run, command))
         _raise_if_unwound(waiter)
@@ -220,7 +220,7 @@ def _person_blocking(run: Run, scope: Scope, command: WaitForPerson) -> None:
     waiter = _waiting(run, scope, command)
     try:
         run.check()
-        if not run.journal.spoken(command.step_id):
+        if not run.spoken(command.step_id):
             if run.blocking:
                 run.park_if_stuck()
             else:

@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _records as rec
+from ._clock import to_datetime
 from ._commands import Commit, Life, Pause
 from ._decorators import Agent
 from ._facts import Fact, fact
 from ._failpoints import reach
 from ._replay import CLEANUP, DIED, UNDO, History
-from ._run import Run
+from ._run import A_TIME, Run
 from ._steps import Call, Spec, life, shown_call
 from ._undo import asked_by_failure, take_back
 from .codec.failures import failure
@@ -164,13 +165,21 @@ def _returned(run: Run, agent: Agent[..., Any], value: Any) -> Life[Any]:
 def _waiting(run: Run) -> Life[RunWaiting]:
     """Record what the run waits for; from here on it holds nothing."""
     doubts, asks = run.journal.open_doubts(ended=True), run.journal.open_asks()
-    if not doubts and not asks:
+    begun = run.journal.waits
+    if not (doubts or asks or begun) or any(run.has_mail_for(wait.what) for wait in begun.values()):
         yield Commit([rec.RunReleased(reason="woken while it parked")])
         return RunWaiting(run.id, "for nothing any more")
-    questions = [_did_it_happen(step_id, history) for step_id, history in doubts]
-    waits = "; ".join([*questions, *(question.opened.question for _, question in asks)])
-    yield Commit([rec.RunWaiting(waits=waits, steps=[waiting for waiting, _ in (*doubts, *asks)], wake_us=run.wakes_us)])
-    return RunWaiting(run.id, waits)
+    told = [_did_it_happen(step_id, history) for step_id, history in doubts]
+    told += [question.opened.question for _, question in asks]
+    told += [_wait_told(wait) for wait in begun.values()]
+    steps = [*(waiting for waiting, _ in (*doubts, *asks)), *begun]
+    yield Commit([rec.RunWaiting(waits="; ".join(told), steps=steps, wake_us=run.wakes_us)])
+    return RunWaiting(run.id, "; ".join(told))
+
+
+def _wait_told(wait: rec.WaitBegun) -> str:
+    until = f"until {to_datetime(wait.until_us):%Y-%m-%d %H:%M:%S} UTC" if wait.until_us else ""
+    return f"sleeps {until}" if wait.what == A_TIME else f"waits for {wait.what.replace(':', ' ', 1)}{' ' + until if until else ''}"
 
 
 def _did_it_happen(step_id: str, history: History) -> str:

@@ -154,7 +154,7 @@ class Journal:
 
     __slots__ = (
         "_unsettled", "asks", "broken", "claims", "generation", "groups", "head", "histories", "keeps", "ledger", "looks", "models",
-        "prints", "silences", "started", "states", "superseded", "times", "undoing", "verdict",
+        "prints", "silences", "started", "states", "superseded", "taken", "times", "undoing", "verdict", "waits",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
@@ -171,6 +171,8 @@ class Journal:
         self.prints: dict[str, rec.Json] = {}
         self.looks: dict[str, int] = {}
         self.models = Models()
+        self.waits: dict[str, rec.WaitBegun] = {}
+        self.taken: set[str] = set()
         self.silences: list[tuple[int, int]] = []
         self.states: dict[str, list[tuple[int, bytes]]] = {}
         self.times: dict[str, list[int]] = {}
@@ -219,6 +221,7 @@ class Journal:
                     pass
                 case rec.StepDone() if record.step_id not in self.keeps:
                     self.histories.pop(record.step_id, None)
+                    self.waits.pop(record.step_id, None)
                     self._unsettled.pop(record.step_id, None)
                 case _:
                     self._index(record, row)
@@ -324,12 +327,27 @@ class Journal:
         self.states = {name: [saved for saved in values if saved[0] < seq] for name, values in self.states.items()}
 
     def _index_beside(self, record: rec.Record, row: Row) -> None:
-        """What is recorded beside the steps: states, times, questions, prints, models."""
+        """What is recorded beside the steps: states, times, waits, prints, models."""
         match record:
             case rec.StateSaved():
                 self.states.setdefault(record.step_id, []).append((row.seq, record.value or b"null"))
             case rec.TimeRead():
                 self.times.setdefault(record.step_id, []).extend(record.times_us)
+            case rec.WaitBegun():
+                self.waits[record.step_id] = record
+            case rec.MessageTaken():
+                self.taken.add(record.key)
+            case rec.WatchTaken():
+                self.prints[record.step_id] = record.found
+                self.looks[record.step_id] = self.looks.get(record.step_id, 0) + (not record.accepted)
+            case rec.ModelChanged() | rec.ModelAccepted():
+                self.models.fold_change(record)
+            case _:
+                self._index_word(record, row)
+
+    def _index_word(self, record: rec.Record, row: Row) -> None:
+        """What people were asked and said."""
+        match record:
             case rec.AskOpened():
                 self.asks[record.step_id] = Question(record, row.at_us)
                 if record.step_id == BUDGET and record.about != self.ledger.about(record.about):
@@ -342,11 +360,6 @@ class Journal:
             case rec.BudgetSet():
                 self.ledger.set(record.limits)
                 self._settle_budget(record.by, record.reason)
-            case rec.WatchTaken():
-                self.prints[record.step_id] = record.found
-                self.looks[record.step_id] = self.looks.get(record.step_id, 0) + (not record.accepted)
-            case rec.ModelChanged() | rec.ModelAccepted():
-                self.models.fold_change(record)
             case _:
                 pass
 
@@ -357,6 +370,8 @@ class Journal:
             if not getattr(record, "lost", False):
                 self.groups.update(_groups_above(record.step_id))
         history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)
+        if history.outcome is not None:
+            self.waits.pop(record.step_id, None)
         if isinstance(record, (rec.StepDone, rec.StepFailed)):
             self.models.fold(record)
         if history.effect and not isinstance(record, rec.StepDone):

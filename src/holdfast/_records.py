@@ -268,25 +268,50 @@ class DoubtSettled(Record):
 
 @fact(kw_only=True)
 class AskOpened(Record):
-    """Somebody must answer before the run goes on here: an approval, a drift, a budget, of which a yes `grants` these limits."""
+    """Somebody must answer before the run goes on here: a question of the agent's, an approval, a drift, a budget.
+
+    `wants` says what the answer must look like, `who` may give it (nobody named: anybody); of a budget a yes `grants` these limits.
+    """
 
     kind = "ask.opened"
     topic: str
     question: str
     about: str = ""
     until_us: int = 0
+    wants: Json = field(default_factory=dict)
+    who: list[str] = field(default_factory=list)
+    details: Any = None
     grants: dict[str, float] = field(default_factory=dict)
 
 
 @fact(kw_only=True)
 class AskAnswered(Record):
-    """The answer to a question, yes or no; `timed_out` where nobody gave one in time."""
+    """The answer to a question, yes or no, or `value`; `timed_out` where nobody gave one in time."""
 
     kind = "ask.answered"
     yes: bool
     by: str
     reason: str = ""
     timed_out: bool = False
+
+
+@fact(kw_only=True)
+class WaitBegun(Record):
+    """A step waits for `what`, a time or a message, until `until_us` if that is not 0."""
+
+    kind = "wait.begun"
+    what: str
+    until_us: int = 0
+
+
+@fact(kw_only=True)
+class MessageTaken(Record):
+    """A step took the message `name`, which `by` had sent; `key` tells repetitions of one sending."""
+
+    kind = "message.taken"
+    name: str
+    by: str
+    key: str = ""
 
 
 @fact(kw_only=True)
@@ -370,7 +395,7 @@ KINDS: dict[str, type[Record]] = {
     for cls in (
         RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunRepaired,
         RunUndoing, StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
-        DoubtOpened, DoubtSettled, AskOpened, AskAnswered, BudgetSet, WatchTaken, WatchDrifted, ModelChanged, ModelAccepted,
+        DoubtOpened, DoubtSettled, AskOpened, AskAnswered, WaitBegun, MessageTaken, BudgetSet, WatchTaken, WatchDrifted, ModelChanged, ModelAccepted,
         TimeoutFired, StateSaved, TimeRead,
     )
 }  # fmt: skip

@@ -21,6 +21,7 @@ from ._clock import Clock
 from ._commit import Committer
 from ._ids import effect_key, seeded, uuid_from
 from ._journal import Journal
+from ._mail import Mail
 from ._models import OnModelChange
 from ._replay import CANCEL, CLEANUP, UNDO
 from ._riders import Riders
@@ -31,6 +32,15 @@ if TYPE_CHECKING:
     from ._steps import Call
     from ._watch import Watched
 
+
+LETTER_GRACE_US = 1_000_000
+"""How long an answer or a message that was posted in time may be under way: it beats the clock."""
+
+MESSAGE = "message:"
+"""How that begins what a step waits for that wants a message; its name follows."""
+
+A_TIME = "a time"
+"""What a sleep waits for."""
 
 PARK_CHECK_S = 0.05
 """After a step or branch ended beside others that wait, how long its code has before the run is looked at for parking."""
@@ -262,6 +272,7 @@ class Run:
         self.requested: set[str] = set()
         self.long_steps: dict[str, tuple[Call, int]] = {}  # with its attempt, or 0 once it has been shown
         self.riders = Riders()
+        self.mail = Mail(set(journal.taken))
         self.keys: dict[str, tuple[str, str, str]] = {}
         self.cleanups: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object]]] = []
         self.waiters: list[Waiter] = []
@@ -385,8 +396,21 @@ class Run:
     def wake_us(self) -> int:
         """When the run has something to do even if nobody answers: the end of a time-out or of a question's time."""
         ends = [block.deadline_us() for scope in self.scopes for block in scope.blocks]
-        ends += [question.opened.until_us for _, question in self.journal.open_asks() if question.opened.until_us]
+        asked = [question.opened.until_us for _, question in self.journal.open_asks()]
+        ends += [until_us + LETTER_GRACE_US for until_us in asked if until_us]
+        ends += [wait.until_us + self._grace_us(wait) for wait in self.journal.waits.values() if wait.until_us]
         return min(ends, default=0)
+
+    def _grace_us(self, wait: rec.WaitBegun) -> int:
+        return 0 if wait.what == A_TIME else LETTER_GRACE_US
+
+    def has_mail_for(self, what: str) -> bool:
+        """Whether the message that is waited for is there."""
+        return what.startswith(MESSAGE) and self.mail.first(what.removeprefix(MESSAGE)) is not None
+
+    def spoken(self, about: str) -> bool:
+        """Whether what somebody waits for has come: a word about a step, an answer, a message."""
+        return self.journal.spoken(about) or self.has_mail_for(about)
 
     def draw_uuid(self, where: Scope | Body) -> uuid.UUID:
         return uuid_from(where.random())

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Generator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 from . import _records as rec
-from ._asking import LETTER_GRACE_US
 from ._clock import Clock
 from ._commands import Pause
 from ._commit import Committer
@@ -99,10 +99,11 @@ Errand: TypeAlias = Generator[Pause | Claim | Play, Any, Any]
 
 def attend(engine: Engine, order: Order) -> Errand:
     """From the order to its result, through whatever waits the run has in it."""
-    announced = False
+    announced, heard = False, set[int]()
     while True:
         try:
             taken = yield from _acquire(engine, order)
+            heard = taken.heard if isinstance(taken, Run) else heard
             return (yield Play(taken)) if isinstance(taken, Run) else _result(order, taken)
         except RunWaiting as waiting:
             if not order.wait:
@@ -114,7 +115,7 @@ def attend(engine: Engine, order: Order) -> Errand:
             raise stopped.error from stopped
         finally:
             engine.keeper.let_go(order.run_id, order)
-        yield from _until_moved(engine, order.run_id)
+        yield from _until_moved(engine, order.run_id, heard)
 
 
 async def attend_async(engine: Engine, order: Order) -> Any:
@@ -288,11 +289,13 @@ def _result(order: Order, journal: Journal) -> Any:
     raise AssertionError(f"run {order.run_id} has ended without a verdict")
 
 
-def _until_moved(engine: Engine, run_id: str) -> Errand:
-    """Wait, holding nothing, until somebody has written to the run."""
+def _until_moved(engine: Engine, run_id: str, heard: AbstractSet[int]) -> Errand:
+    """Wait, holding nothing, until somebody has written to the run; what it had `heard` already does not wake it."""
     before = engine.store.head(run_id)
-    while before is not None and before.status == "waiting" and not engine.store.letters([run_id]):
-        if before.wake_us and engine.clock.now_us() >= before.wake_us + LETTER_GRACE_US:
+    while before is not None and before.status == "waiting":
+        if any(letter.letter_id not in heard for letter in engine.store.letters([run_id])):
+            return
+        if before.wake_us and engine.clock.now_us() >= before.wake_us:
             return
         yield Pause(POLL_S)
         if engine.store.head(run_id) != before:

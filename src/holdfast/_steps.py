@@ -48,11 +48,12 @@ from .errors import (
     ResultNotKept,
     RunInterrupted,
     UndecodableResult,
+    Undeliverable,
     WrongMode,
 )  # fmt: skip
 from .retry import Retry
 
-OURS = (CircuitOpen, Drifted, Refused, NotKept, NestedStep, LostContext, WrongMode, NoRun, KeyReused, Misuse)
+OURS = (Undeliverable, CircuitOpen, Drifted, Refused, NotKept, NestedStep, LostContext, WrongMode, NoRun, KeyReused, Misuse)
 """Errors of our own that a body may raise, and that come back as themselves."""
 
 SHOWN = 200
@@ -66,12 +67,21 @@ class Approve(NamedTuple):
     timeout_s: float | None = None
 
 
+class Came(NamedTuple):
+    """What a wait ended with: its value, and what is stored with it; `then` is called once it is."""
+
+    value: Any
+    records: Sequence[rec.Record] = ()
+    takes: Sequence[int] = ()
+    then: Callable[[], object] | None = None
+
+
 class Spec:
     """What was declared of a step: its function and its options."""
 
     __slots__ = (
         "_codec", "approve", "arguments", "breaker", "call_id", "effect", "errors", "fn", "ignore", "in_doubt", "is_async", "key", "name",
-        "raises", "retry", "returns", "timeout_s", "undo",
+        "raises", "retry", "returns", "timeout_s", "undo", "wait",
     )  # fmt: skip
 
     def __init__(
@@ -92,10 +102,11 @@ class Spec:
         returns: object = None,
         ignore: tuple[str, ...] = (),
         undo: Spec | None = None,
+        wait: Callable[[Call], Life[Came]] | None = None,
     ) -> None:
         self.fn, self.name, self.is_async = fn, name, is_async
         self.effect, self.in_doubt, self.key = in_doubt is not None, in_doubt, key
-        self.approve, self.undo, self.breaker = approve, undo, breaker
+        self.approve, self.undo, self.breaker, self.wait = approve, undo, breaker, wait
         self.retry, self.timeout_s, self.raises, self.errors = retry, timeout_s, raises, errors
         self.call_id, self.returns, self.ignore = call_id, returns, ignore
         self.arguments = Arguments(fn, ignore)
@@ -193,6 +204,8 @@ def life(call: Call) -> Life[Any]:
             yield Turn(decision.seq)
             raise _raised_again(call, decision.record)
         case Execute():
+            if spec.wait is not None:
+                return (yield from _waited(call, spec.wait))
             if not spec.effect:
                 return (yield from _safe(call, decision.attempt))
             return (yield from _effect(call, (yield from _first_move(call, decision.attempt))))
@@ -207,6 +220,26 @@ def life(call: Call) -> Life[Any]:
         case Mismatch():
             recorded = shown_call(decision.recorded, history.args) if history else decision.recorded
             raise run.stop(ReplayMismatch(run.id, call.step_id, recorded, f"calls {call.shown()}"))
+
+
+def _waited(call: Call, wait: Callable[[Call], Life[Came]]) -> Life[Any]:
+    """A step that waits for somebody or something; what came is its outcome."""
+    body = Body(call)
+    call.started_at_us = call.run.clock.now_us()
+    try:
+        came = yield from wait(call)
+        value, result = call.spec.codec().keep(came.value)
+    except Exception as error:
+        raise (yield from _failed(call, body, error, 1)) from error
+    except asyncio.CancelledError as error:
+        if call.run.ended is None:
+            yield from _broken_off(call, 1, error)
+        raise
+    seq = yield Commit((*came.records, _done(call, body, value, 1)), came.takes)
+    if came.then is not None:
+        came.then()
+    yield Turn(seq)
+    return result
 
 
 def _introduced(call: Call) -> str:

@@ -1,0 +1,242 @@
+"""Steps that wait: for a person, for a time, for a message. They hold nothing meanwhile, and what came is recorded like a result.
+
+Each is a step with an id of its own, so that replay gives back what came. Before it waits it records what it waits for and until when: the
+end of the time survives every restart, and an operator sees it. When every line of execution waits, the code is unwound and the run
+is released; whoever wakes it replays to this place.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeAlias, TypeVar, overload
+
+from . import _records as rec
+from ._answers import Wants, misfit, wants_of
+from ._asking import consult
+from ._commands import Commit, Life, Pause, WaitForPerson
+from ._decorators import Step
+from ._duration import Duration, seconds
+from ._ids import checked_run_id, checked_text
+from ._run import A_TIME, LETTER_GRACE_US, MESSAGE, Body, Scope, place
+from ._steps import Call, Came, Spec
+from .codec.values import codec_for
+from .errors import Misuse, NestedStep, NoRun, NotKept, Undeliverable
+
+T = TypeVar("T")
+
+Who: TypeAlias = str | Sequence[str]
+
+SHORT_S = 1.0
+"""A sleep that ends within this time is waited for in place: to unwind the code and to replay it takes longer."""
+
+MISSING: Any = inspect.Parameter.empty
+
+log = logging.getLogger("holdfast")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asking:
+    """What is asked of a person: what the answer must look like, who may give it, until when, and what holds without one."""
+
+    wants: Wants
+    who: tuple[str, ...] = ()
+    timeout_s: float | None = None
+    default: Any = MISSING
+
+
+def _ask(question: str, kind: Any, details: Any = None) -> None:
+    """The arguments of an ask, for its fingerprint."""
+
+
+def _sleep(until: Any) -> None:
+    """The arguments of a sleep."""
+
+
+def _receive(name: str, kind: Any) -> None:
+    """The arguments of a receive."""
+
+
+def asking(question: str, kind: Any, *, is_async: bool, details: Any, timeout: Duration | None, default: Any, who: Who) -> Any:
+    """Put a question to a person and give the answer, as a step of the run."""
+    checked_text(question, "the question")
+    if not question:
+        raise Misuse("hf.ask was given no question; nothing was asked")
+    names = (who,) if isinstance(who, str) else tuple(who)
+    asked = Asking(wants=_wants(kind), who=names, timeout_s=None if timeout is None else seconds(timeout, "timeout"), default=default)
+    _refuse_default(kind, asked)
+    return _step("ask", _ask, kind, is_async=is_async, wait=lambda call: _answered(call, asked))(question, kind, details)
+
+
+def sleeping(until: Duration | datetime, *, is_async: bool) -> Any:
+    """Wait for a time, as a step of the run."""
+    if isinstance(until, datetime):
+        if until.tzinfo is None:
+            raise Misuse(f"hf.sleep was given {until.isoformat()} without a time zone; nothing was recorded. Write datetime(..., tzinfo=UTC)")
+        shown, until_us = until.astimezone(UTC).isoformat(), int(until.timestamp() * 1e6)
+        return _step("sleep", _sleep, None, is_async=is_async, wait=lambda call: _slept(call, lambda: until_us))(shown)
+    length_s = seconds(until, "the time to sleep")
+
+    def wait(call: Call) -> Life[Came]:
+        return _slept(call, lambda: call.run.clock.now_us() + int(length_s * 1e6))
+
+    return _step("sleep", _sleep, None, is_async=is_async, wait=wait)(length_s)
+
+
+def receiving(name: str, kind: Any, *, is_async: bool, timeout: Duration | None, default: Any) -> Any:
+    """Wait for a message, as a step of the run."""
+    checked_text(name, "the name of a message")
+    asked = Asking(wants=_wants(kind), timeout_s=None if timeout is None else seconds(timeout, "timeout"), default=default)
+    _refuse_default(kind, asked)
+    return _step("receive", _receive, kind, is_async=is_async, wait=lambda call: _received(call, name, asked))(name, kind)
+
+
+def _step(name: str, signature: Callable[..., None], kind: Any, *, is_async: bool, wait: Callable[[Call], Life[Came]]) -> Step:
+    return Step(Spec(fn=signature, name=name, is_async=is_async, returns=type(None) if kind is None else kind, wait=wait))
+
+
+def _wants(kind: Any) -> Wants:
+    try:
+        return wants_of(kind)
+    except Exception as error:
+        raise Misuse(f"nobody can answer with {kind!r}: {error}. Ask for bool, str, int, float, a Literal or a pydantic model") from error
+
+
+def _refuse_default(kind: Any, asked: Asking) -> None:
+    if asked.default is MISSING:
+        return
+    if asked.timeout_s is None:
+        raise Misuse("default= without timeout=: nothing would ever give up waiting; nothing was asked")
+    try:
+        codec_for(kind, "the default").keep(asked.default)
+    except NotKept as error:
+        raise Misuse(f"default={asked.default!r} does not fit: {error}") from None
+
+
+def _answered(call: Call, asked: Asking) -> Life[Came]:
+    """The answer to a question; one that does not fit, which only the code can see, has it put anew."""
+    question, before = call.args[0], call.run.journal.asks.get(call.step_id)
+    problem = before.opened.about.removeprefix(call.fingerprint) if before else ""
+    while True:
+        answer = yield from consult(
+            call.run, call.step_id, topic="ask", question=f"{question}{problem}", about=f"{call.fingerprint}{problem}",
+            timeout_s=asked.timeout_s, step_id=call.step_id, wants=asked.wants, who=asked.who, details=call.args[2],
+        )  # fmt: skip
+        if answer.timed_out:
+            return _without(asked, f"nobody answered {question!r} in time")
+        unfit = call.unfit(answer.value)
+        if not unfit:
+            return Came(call.spec.codec().give_back(answer.value or b"null"))
+        problem = f" (the answer of {answer.by} does not fit: {unfit})"
+
+
+def _without(asked: Asking, why: str) -> Came:
+    if asked.default is MISSING:
+        raise TimeoutError(why)
+    return Came(asked.default)
+
+
+def _slept(call: Call, until: Callable[[], int]) -> Life[Came]:
+    run = call.run
+    until_us = yield from _begun(call, A_TIME, until)
+    while (left_s := (until_us - run.clock.now_us()) / 1e6) > 0:
+        if left_s <= SHORT_S:
+            yield Pause(left_s)
+        else:
+            yield WaitForPerson(call.step_id, until_us)
+    return Came(None)
+
+
+def _received(call: Call, name: str, asked: Asking) -> Life[Came]:
+    run, timeout_s = call.run, asked.timeout_s
+    until_us = yield from _begun(call, f"{MESSAGE}{name}", lambda: run.clock.now_us() + int(timeout_s * 1e6) if timeout_s is not None else 0)
+    while True:
+        message = run.mail.first(name)
+        if message is not None:
+            taken = rec.MessageTaken(step_id=call.step_id, name=name, key=message.key, by=message.by)
+            unfit = misfit(asked.wants, message.value) or call.unfit(message.encoded())
+            if unfit:
+                log.warning("run %s: message %r of %s does not fit and is ignored: %s", run.id, name, message.by, unfit)
+                run.mail.refuse(message)
+                continue
+            return Came(call.spec.codec().give_back(message.encoded()), (taken,), (message.letter_id,), lambda: run.mail.drop(message))
+        if until_us and run.clock.now_us() >= until_us + LETTER_GRACE_US:
+            return _without(asked, f"no message {name!r} came in time")
+        yield WaitForPerson(f"{MESSAGE}{name}", until_us + LETTER_GRACE_US if until_us else 0, call.step_id)
+
+
+def _begun(call: Call, what: str, until: Callable[[], int]) -> Life[int]:
+    """Record what is waited for and until when, once; gives the end of the time."""
+    waits = call.run.journal.waits
+    if call.step_id not in waits:
+        yield Commit([rec.WaitBegun(step_id=call.step_id, what=what, until_us=until())])
+    return waits[call.step_id].until_us
+
+
+def sent(run_id: str, name: str, value: object, *, is_async: bool) -> Any:
+    """Leave a message for another run, as a step of this one: repeated after a crash, it is the same message."""
+    where = place.get()
+    spec = Spec(fn=_posting if is_async else _posted, name="send", is_async=is_async, returns=type(None))
+    if not isinstance(where, Scope) and not isinstance(where, Body):
+        raise NoRun("send")
+    if isinstance(where, Body):
+        raise NestedStep("send", where.call.spec.name)
+    return Step(spec)(run_id, name, value)
+
+
+def _posted(run_id: str, name: str, value: object) -> None:
+    where = place.get()
+    assert isinstance(where, Body)
+    run = where.run
+    head = run.committer.store.head(checked_run_id(run_id))
+    if head is None or head.status in ("done", "cancelled"):
+        raise Undeliverable(run_id, name, "there is no such run" if head is None else f"it is {head.status}")
+    body = {"name": name, "value": value, "by": f"run {run.id}", "key": run.key_of(where.call.step_id)}
+    run.committer.store.post(run_id, "message", json.dumps(body).encode(), run.clock.now_us())
+
+
+async def _posting(run_id: str, name: str, value: object) -> None:
+    _posted(run_id, name, value)
+
+
+
+@overload
+def ask(
+    question: str, kind: type[T], /, *, details: object = ..., timeout: Duration | None = ..., default: T = ..., who: Who = ...
+) -> Coroutine[Any, Any, T]: ...
+@overload
+def ask(
+    question: str, /, *, details: object = ..., timeout: Duration | None = ..., default: bool = ..., who: Who = ...
+) -> Coroutine[Any, Any, bool]: ...
+@overload
+def ask(
+    question: str, kind: Any, /, *, details: object = ..., timeout: Duration | None = ..., default: Any = ..., who: Who = ...
+) -> Coroutine[Any, Any, Any]: ...
+def ask(
+    question: str, kind: Any = bool, /, *, details: object = None, timeout: Duration | None = None, default: Any = MISSING, who: Who = ()
+) -> Any:
+    """A person's answer, of the type `kind`, waited for as long as it takes, or until `timeout`; then `default` holds."""
+    return asking(question, kind, is_async=True, details=details, timeout=timeout, default=default, who=who)
+
+
+def sleep(until: Duration | datetime, /) -> Coroutine[Any, Any, None]:
+    """Wait for a time, or until one, also across restarts; the run holds nothing meanwhile."""
+    return sleeping(until, is_async=True)  # type: ignore[no-any-return]
+
+
+@overload
+def receive(name: str, kind: type[T], /, *, timeout: Duration | None = ..., default: T = ...) -> Coroutine[Any, Any, T]: ...
+@overload
+def receive(name: str, kind: Any, /, *, timeout: Duration | None = ..., default: Any = ...) -> Coroutine[Any, Any, Any]: ...
+def receive(name: str, kind: Any, /, *, timeout: Duration | None = None, default: Any = MISSING) -> Any:
+    """The oldest message of that name that nobody took, sent from outside or by another run; waited for like an answer."""
+    return receiving(name, kind, is_async=True, timeout=timeout, default=default)
+
+
+def send(run_id: str, name: str, value: object = None, /) -> Coroutine[Any, Any, None]:
+    """Leave a message for another run, once, whatever crashes."""
+    return sent(run_id, name, value, is_async=True)  # type: ignore[no-any-return]
