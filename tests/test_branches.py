@@ -436,3 +436,60 @@ def test_def_effect_in_doubt_does_not_stop_the_other_branches_of_an_async_agent(
     with pytest.raises(hf.RunWaiting):
         play(store, agent)
     assert "step.done 1" in lines(store)
+
+
+@pytest.mark.parametrize("mode", ["async", "threads"])
+def test_resuming_goes_behind_the_failures_of_all_branches(mode: str) -> None:
+    calls: list[int] = []
+
+    def body(number: int) -> int:
+        calls.append(number)
+        if len(calls) <= 4:
+            raise ConnectionError(f"down {number}")
+        return number
+
+    @hf.agent
+    async def agent() -> list[int]:
+        async def look(number: int) -> int:
+            return body(number)
+
+        return list(await hf.map(hf.step(look), [1, 2, 3, 4]))
+
+    @hfs.agent
+    def blocking() -> list[int]:
+        def look(number: int) -> int:
+            return body(number)
+
+        return list(hfs.map(hfs.step(look), [1, 2, 3, 4]))
+
+    store = MemoryStore()
+    played = agent if mode == "async" else blocking
+    with pytest.raises(ConnectionError, match="down 1"):
+        play(store, played)
+    assert play(store, played) == [1, 2, 3, 4]
+    assert sorted(calls) == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_failures_that_the_code_has_seen_are_not_gone_behind() -> None:
+    calls: list[str] = []
+
+    @hf.step(raises=ValueError)
+    async def look(name: str) -> str:
+        calls.append(name)
+        if len(calls) <= 3:
+            raise ValueError(name)
+        return name
+
+    @hf.agent
+    async def agent() -> str:
+        try:
+            await hf.gather(look("a"), look("b"))
+        except ValueError:
+            return await look("c")
+        return "no error"
+
+    store = MemoryStore()
+    with pytest.raises(ValueError, match="c"):
+        play(store, agent)
+    assert play(store, agent) == "c"
+    assert calls == ["a", "b", "c", "c"]

@@ -6,7 +6,7 @@ import threading
 import traceback
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -42,6 +42,17 @@ def test_a_number_is_not_a_retry_policy() -> None:
     number: Any = 3
     with pytest.raises(Misuse, match=r"Write retry=hf\.Retry\(attempts=5\)"):
         hf.step(retry=number)(lambda: None)
+
+
+@pytest.mark.parametrize("wrong", ["Closed", ("Closed",), 7, (ValueError, "Closed")])
+def test_raises_that_is_no_class_of_errors_is_refused(wrong: Any) -> None:
+    with pytest.raises(Misuse, match="is not an exception class"):
+        hf.step(raises=wrong)(lambda: None)
+
+
+def test_an_undo_that_is_no_function_is_refused() -> None:
+    with pytest.raises(Misuse, match=r"undo='refund' is not a function. Write undo=refund"):
+        cast("Any", hf.effect)(in_doubt="ask", undo="refund")(lambda: None)
 
 
 def test_an_effect_says_what_to_do_in_doubt_even_without_parentheses() -> None:

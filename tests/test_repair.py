@@ -266,6 +266,36 @@ def test_a_record_that_nobody_points_at_is_found_and_joined_again(harmed: Harmed
         assert lines(store) == LINES
 
 
+def test_a_pointer_into_another_run_of_the_same_length_does_not_mislead(harmed: Harmed) -> None:
+    with hf.Holdfast(harmed.path) as app:
+        app.run(errand, "order", run_id="other")
+        app.store.post("nobody", "cancel", b"{}", 1)  # a finding of its own, which must not hide the others
+    theirs = "SELECT place FROM journal AS theirs WHERE theirs.run_id = 'other' AND theirs.seq = journal.seq - 1"
+    harmed.execute(f"UPDATE journal SET before = ({theirs}) WHERE run_id = 'r' AND seq = 6")
+    with closing(SqliteStore(harmed.path)) as store:
+        assert "run r: record 6 does not point at the one before it" in store.check()
+    assert harmed.play()[4] == "seen e"
+    harmed.repair()
+    with closing(SqliteStore(harmed.path)) as store:
+        assert [told for told in store.check() if "point" in told] == []
+        assert lines(store) == LINES
+    harmed.execute("DELETE FROM letters")
+
+
+def test_an_index_that_lacks_a_run_is_built_anew(harmed: Harmed) -> None:
+    with closing(apsw.Connection(str(harmed.path))) as connection:
+        connection.execute("PRAGMA writable_schema = on; DROP INDEX journal_begun")
+        sql = "CREATE UNIQUE INDEX journal_begun ON journal (run_id) WHERE before = 0"
+        connection.execute("CREATE UNIQUE INDEX journal_begun ON journal (run_id) WHERE before = 99")
+        connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = 'journal_begun'", (sql,))
+    with closing(SqliteStore(harmed.path)) as store:
+        assert any("journal_begun" in told for told in store.check())
+    harmed.repair()
+    with closing(SqliteStore(harmed.path)) as store:
+        assert store.check() == []
+        assert lines(store) == LINES
+
+
 def test_a_file_whose_pages_are_damaged_is_not_written_to(tmp_path: Path) -> None:
     harmed = Harmed(tmp_path / "runs.db")
     harmed.flip(6)

@@ -177,7 +177,10 @@ async def _all_done(tasks: Sequence[asyncio.Task[Any]]) -> None:
 
 
 def collected(outcomes: Sequence[Outcome], errors: Errors) -> tuple[Any, ...]:
-    """The results in order; an unwinding goes first, then the error of the lowest branch."""
+    """The results in order; an unwinding goes first, then the error of the lowest branch, which carries the others.
+
+    Whoever resumes the run goes behind all of them: what failed in the other branches, the code has never seen.
+    """
     for _, error in outcomes:
         if error is not None and not isinstance(error, Exception | Unwinding | asyncio.CancelledError):
             raise error
@@ -185,9 +188,10 @@ def collected(outcomes: Sequence[Outcome], errors: Errors) -> tuple[Any, ...]:
     for _, error in outcomes:
         if error is not None and not isinstance(error, Exception):
             raise error
-    for _, error in outcomes:
-        if error is not None and errors == "raise":
-            raise error
+    failed = [error for _, error in outcomes if error is not None]
+    if failed and errors == "raise":
+        failed[0].__holdfast_beside__ = failed[1:]  # type: ignore[attr-defined]
+        raise failed[0]
     return tuple(value if error is None else error for value, error in outcomes)
 
 

@@ -379,6 +379,10 @@ def _refuse_wrong(name: str, given: Mapping[str, Any]) -> None:
     retry = given.get("retry")
     if retry is not None and not isinstance(retry, Retry):
         raise Misuse(f"retry={retry!r} of {name!r} is not a policy. Write retry=hf.Retry(attempts=5)")
+    raises = given.get("raises", ())
+    for cls in raises if isinstance(raises, tuple) else (raises,):
+        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
+            raise Misuse(f"raises={raises!r} of {name!r} is not an exception class, nor a tuple of them. Write raises=ValueError")
 
 
 def _declared(fn: Any, options: dict[str, Any]) -> Step:
@@ -426,6 +430,8 @@ def _undo_of(undo: Any) -> Spec | None:
     if undo is None or isinstance(undo, Spec):
         return undo
     if not isinstance(undo, Step):
+        if not callable(undo):
+            raise Misuse(f"undo={undo!r} is not a function. Write undo=refund, a function of the result and the effect's arguments")
         fn = _function(undo, "effect")
         return Spec(fn=fn, name=getattr(fn, "__name__", "undo"), is_async=_is_async(fn), in_doubt=Ask(), returns=Any)
     if not undo.spec.effect:

@@ -230,6 +230,7 @@ def _blamed(run_id: str, error: BaseException) -> Iterator[str]:
         if current is None or id(current) in seen:
             continue
         seen.add(id(current))
+        stack += getattr(current, "__holdfast_beside__", ())
         blamed_run, step_id = getattr(current, "__holdfast_step__", ("", ""))
         if blamed_run == run_id:
             yield str(step_id)

@@ -20,6 +20,9 @@ BUDGET = "budget"
 ENDS = (rec.RunDone, rec.RunFailed, rec.RunCancelled, rec.RunWaiting, rec.RunReleased, rec.RunBlocked, rec.RunRepaired)
 """Records after which nobody executes the run."""
 
+CRUMB = 1e-9
+"""What sums of cents differ by for being kept as binary fractions: three times 0.30 is 0.8999999999999999."""
+
 
 class Reached(NamedTuple):
     """A limit that is reached: nothing new begins before it is raised, by `amount` where a person agrees."""
@@ -109,7 +112,7 @@ class Ledger:
         """The first limit that keeps a new step, or a `further` attempt at one, from beginning."""
         for name, limit in self.limits:
             spent = self._of(name, now_us)
-            if (further and spent > limit) if name == "retries" else spent >= limit:
+            if (further and spent > limit) if name == "retries" else spent >= limit - CRUMB:
                 return Reached(name, spent, limit, self._amounts[name])
         return None
 

@@ -108,8 +108,8 @@ def _reads(engine: Engine, run_id: str, rows: Sequence[Row]) -> bool:
         loaded = engine.store.load(run_id)
     except StoreDamaged:
         return False
-    astray = any(told.startswith(f"run {run_id}: ") for told in engine.store.check())
-    return loaded is not None and loaded[1] == rows and not astray
+    pointers = any(told.startswith(f"run {run_id}: ") or "index" in told for told in engine.store.check())
+    return loaded is not None and loaded[1] == rows and not pointers
 
 
 def _examined(run_id: str, head: Head | None, rows: Sequence[Row], *, reads: bool) -> _Damage:

@@ -265,7 +265,7 @@ class Run:
         self.blocking, self.resources, self.started = blocking, resources, journal.started
         self.lease_s, self.on_model_change = lease_s, on_model_change
         self.origin = journal.started.origin
-        self.turnstile = Turnstile(journal.outcomes(), alone=lambda: not self.branches and self.calls <= 1, boundary=self._boundary)
+        self.turnstile = Turnstile(journal.outcomes(), alone=self._alone, boundary=self._boundary)
         self.scopes: list[Scope] = []
         self.groups: list[Group] = []
         self.in_progress = self.branches = self.calls = 0
@@ -346,8 +346,12 @@ class Run:
         """The records, behind whatever rides on them."""
         return [*self.riders.take(replaying=self.turnstile.replaying), *records] if self.riders.any() else records
 
+    def _alone(self) -> bool:
+        return not self.branches and self.calls <= 1
+
     def _boundary(self, seq: int) -> None:
-        if seq <= self.recorded_seq:
+        """Between branches the states are what the code makes of them: what was saved there was looked at before other outcomes came."""
+        if seq <= self.recorded_seq and self._alone():
             self.riders.set_states(seq)
 
     def at_live_edge(self) -> bool:

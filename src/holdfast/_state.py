@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from .codec.values import ValueCodec, codec_for
-from .errors import Misuse
+from .errors import Misuse, NotKept
 
 
 class Tracked:
@@ -41,8 +41,16 @@ class Tracked:
         while self.recorded and self.recorded[-1][0] <= seq:
             data = self.recorded.pop()[1]
         if data is not None:
-            overwrite(self.target, self.codec.give_back(data))
             self.last = data
+            if self.differs(data):
+                overwrite(self.target, self.codec.give_back(data))
+
+    def differs(self, data: bytes) -> bool:
+        """Whether the object is not what these bytes hold; where the code does the same again, it is."""
+        try:
+            return self.codec.keep(self.target)[0] != data
+        except NotKept:
+            return True
 
 
 def _annotation(target: object) -> object:
@@ -50,16 +58,30 @@ def _annotation(target: object) -> object:
 
 
 def overwrite(target: Any, value: Any) -> None:
-    """Give `target` the contents of `value`, keeping its identity."""
+    """Give `target` the contents of `value`, keeping its identity and that of what is in it: code may hold on to a list inside."""
     match target:
         case dict():
+            kept = {key: _kept(target.get(key), item) for key, item in value.items()}
+            target.clear()
+            target.update(kept)
+        case list():
+            before = [*target, *[None] * (len(value) - len(target))]
+            target[:] = [_kept(old, item) for old, item in zip(before, value, strict=False)]
+        case set():
             target.clear()
             target.update(value)
-        case list():
-            target[:] = value
         case BaseModel():
-            object.__setattr__(target, "__dict__", dict(value.__dict__))
+            kept = {name: _kept(target.__dict__.get(name), item) for name, item in value.__dict__.items()}
+            object.__setattr__(target, "__dict__", kept)
             object.__setattr__(target, "__pydantic_fields_set__", set(value.__pydantic_fields_set__))
         case _:
             for field in dataclasses.fields(target):
-                object.__setattr__(target, field.name, getattr(value, field.name))
+                object.__setattr__(target, field.name, _kept(getattr(target, field.name, None), getattr(value, field.name)))
+
+
+def _kept(old: Any, new: Any) -> Any:
+    """The old object with the new contents, where it can take them."""
+    if type(old) is not type(new) or not (isinstance(new, dict | list | set | BaseModel) or dataclasses.is_dataclass(new)):
+        return new
+    overwrite(old, new)
+    return old

@@ -30,7 +30,11 @@ def delay_after(call: Call, body: Body, error: Exception) -> float | None:
     failures, usd, began_us = (history.failures, history.usd, history.began_us) if history else (0, 0.0, 0)
     now_us = call.run.clock.now_us()
     since_s = max(0.0, (now_us - (began_us or call.started_at_us)) / 1e6)
-    return retry.delay_s(error, failures + 1, jitter(), to_datetime(now_us), since_s=since_s, usd=usd + rec.cost_usd(body.usage))
+    delay_s = retry.delay_s(error, failures + 1, jitter(), to_datetime(now_us), since_s=since_s, usd=usd + rec.cost_usd(body.usage))
+    circuit = call.spec.breaker
+    if delay_s is None or circuit is None:
+        return delay_s
+    return max(delay_s, circuit.rest_s(call.run.clock.monotonic_s()))  # an attempt that meets an open breaker is wasted
 
 
 def asked_to_wait_s(call: Call, error: Exception) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import random as _random
 import uuid as _uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -24,6 +23,9 @@ from .errors import LostContext, Misuse, NestedStep, NoRun
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+LARGEST = 2**53
+"""Larger numbers are no amounts, and not every reader of JSON takes them."""
 
 
 class Current:
@@ -189,15 +191,25 @@ def usage(
     for name, amount in (("input_tokens", input_tokens), ("output_tokens", output_tokens), ("usd", usd)):
         _refuse_no_amount(name, amount)
     given = {"model": model, "asked": asked, "input_tokens": input_tokens, "output_tokens": output_tokens, "usd": usd, **more}
-    entry = {**told, **{name: value for name, value in given.items() if value}}
+    entry = {**told, **{name: _scalar(value) for name, value in given.items() if value}}
     if "model" in entry and "asked" not in entry and where.call.asked_model():
         entry["asked"] = where.call.asked_model()
     where.usage.append(entry)
 
 
 def _refuse_no_amount(name: str, amount: object) -> None:
-    if not isinstance(amount, int | float) or not 0 <= amount < math.inf:
-        raise Misuse(f"{name}={amount!r} of hf.usage is no amount; nothing was recorded. Give a number from 0 on")
+    if not isinstance(amount, int | float) or not 0 <= amount <= LARGEST:
+        shown = f"{amount!r}" if not isinstance(amount, int) else "a number of astronomical size"
+        raise Misuse(f"{name}={shown} of hf.usage is no amount; nothing was recorded. Give a number from 0 on")
+
+
+def _scalar(value: object) -> object:
+    """A value that can be kept and read again, whatever was given: the outcome of a step must not depend on what is told beside it."""
+    if isinstance(value, bool | str):
+        return value
+    if isinstance(value, int | float) and -LARGEST <= value <= LARGEST:
+        return value
+    return f"<{type(value).__name__}>"
 
 
 @contextlib.contextmanager

@@ -172,6 +172,11 @@ class Circuit:
             self._state, answer = admitted(self._state, who, now_s)
             return answer
 
+    def rest_s(self, now_s: float) -> float:
+        """For how long nobody may call yet."""
+        state = self._state
+        return max(0.0, state.until_s - now_s) if isinstance(state, Open) else 0.0
+
     def tell(self, who: object, word: Word, now_s: float) -> None:
         """An attempt has ended."""
         with self._lock:

@@ -87,7 +87,7 @@ def shown(name: str, amount: float) -> str:
     """An amount as a person would write it."""
     match name:
         case "usd":
-            return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:,.4f}"
+            return f"${amount:,.2f}" if amount >= 1 else f"${amount:.4f}".removesuffix("00")
         case "time":
             return f"{amount:,.1f} s"
         case _:

@@ -39,7 +39,7 @@ POINTERS = """
     WHERE iif(this.seq = 1, this.before <> 0, that.run_id IS NOT this.run_id OR that.seq IS NOT this.seq - 1)
     UNION ALL
     SELECT printf('run %s: its head does not point at its last record', runs.run_id)
-    FROM runs LEFT JOIN journal ON place = last WHERE journal.run_id IS NOT runs.run_id OR journal.seq IS NOT runs.seq
+    FROM runs JOIN journal AS ended USING (run_id, seq) WHERE ended.place <> last
 """
 NUMBERING = """
     SELECT 'the numbering of letters is damaged: a number could be given twice'
@@ -100,12 +100,8 @@ def _meta(cursor: apsw.Cursor) -> Iterator[str]:
 
 
 def _astray(cursor: apsw.Cursor) -> Iterator[str]:
-    yield from _told(cursor, ASTRAY) or _told(cursor, POINTERS)
-    yield from _told(cursor, NUMBERING)
-
-
-def _told(cursor: apsw.Cursor, sql: str) -> list[str]:
-    return [str(found) for (found,) in cursor.execute(sql)]
+    for sql in (ASTRAY, POINTERS, NUMBERING):
+        yield from (str(found) for (found,) in cursor.execute(sql))
 
 
 def _letters(cursor: apsw.Cursor) -> Iterator[str]:

@@ -45,10 +45,10 @@ TAKE = "DELETE FROM letters WHERE letter_id = ? AND run_id = ?"
 HEAD = f"SELECT {FIELDS} FROM runs WHERE run_id = ?"
 ROWS = """
     WITH RECURSIVE back (place) AS (
-        SELECT last FROM runs WHERE run_id = ?
+        SELECT last FROM runs WHERE run_id = ?1
         UNION ALL
-        SELECT before FROM journal JOIN back USING (place) WHERE before < place
-    ) SELECT seq, epoch, at_us, kind, step_id, body, value, args, digest FROM back CROSS JOIN journal USING (place)
+        SELECT before FROM journal JOIN back USING (place) WHERE run_id = ?1 AND before < place
+    ) SELECT seq, epoch, at_us, kind, step_id, body, value, args, digest FROM back CROSS JOIN journal USING (place) WHERE run_id = ?1
 """
 """From the last record backwards; where a pointer is damaged, that ends early, and the rows are looked for one by one."""
 LETTERS = "SELECT letter_id, run_id, at_us, kind, body FROM letters WHERE run_id = ?"
