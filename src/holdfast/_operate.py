@@ -97,7 +97,8 @@ def answer(engine: Engine, run_id: str, ask_id: str, *, given: Given, by: str, r
         said.update(_read(question.opened, given))
 
     still_open(Journal.load(*loaded(engine, run_id)), owned=False)
-    record = rec.AskAnswered(step_id=ask_id, yes=said["yes"], by=by, reason=reason, value=None if said["value"] is None else said["value"].encode())
+    value = None if said["value"] is None else said["value"].encode()
+    record = rec.AskAnswered(step_id=ask_id, yes=said["yes"], by=by, reason=reason, value=value)
     letter = {"ask": ask_id, "by": by, "reason": reason, **said}
     owned = _tell(engine, run_id, still_open, [record], kind="answer", letter=letter, why=f"answer by {by}")
     return EXECUTES if owned else f"the run is ready to go on: holdfast resume {run_id} --here APP.py"

@@ -395,8 +395,8 @@ KINDS: dict[str, type[Record]] = {
     for cls in (
         RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunRepaired,
         RunUndoing, StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
-        DoubtOpened, DoubtSettled, AskOpened, AskAnswered, WaitBegun, MessageTaken, BudgetSet, WatchTaken, WatchDrifted, ModelChanged, ModelAccepted,
-        TimeoutFired, StateSaved, TimeRead,
+        DoubtOpened, DoubtSettled, AskOpened, AskAnswered, WaitBegun, MessageTaken, BudgetSet, WatchTaken, WatchDrifted,
+        ModelChanged, ModelAccepted, TimeoutFired, StateSaved, TimeRead,
     )
 }  # fmt: skip
 

@@ -204,11 +204,7 @@ def life(call: Call) -> Life[Any]:
             yield Turn(decision.seq)
             raise _raised_again(call, decision.record)
         case Execute():
-            if spec.wait is not None:
-                return (yield from _waited(call, spec.wait))
-            if not spec.effect:
-                return (yield from _safe(call, decision.attempt))
-            return (yield from _effect(call, (yield from _first_move(call, decision.attempt))))
+            return (yield from _executed(call, decision.attempt))
         case Doubt():
             return (yield from _effect(call, Uncertain(decision.attempt, decision.reason, live=False, asked=decision.asked)))
         case Landed():
@@ -220,6 +216,14 @@ def life(call: Call) -> Life[Any]:
         case Mismatch():
             recorded = shown_call(decision.recorded, history.args) if history else decision.recorded
             raise run.stop(ReplayMismatch(run.id, call.step_id, recorded, f"calls {call.shown()}"))
+
+
+def _executed(call: Call, attempt: int) -> Life[Any]:
+    if call.spec.wait is not None:
+        return (yield from _waited(call, call.spec.wait))
+    if not call.spec.effect:
+        return (yield from _safe(call, attempt))
+    return (yield from _effect(call, (yield from _first_move(call, attempt))))
 
 
 def _waited(call: Call, wait: Callable[[Call], Life[Came]]) -> Life[Any]:

@@ -13,10 +13,11 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeAlias, TypeVar, overload
 
 from . import _records as rec
-from ._answers import Wants, misfit, wants_of
+from ._answers import Wants, misfit, shown, wants_of
 from ._asking import consult
 from ._commands import Commit, Life, Pause, WaitForPerson
 from ._decorators import Step
@@ -49,7 +50,7 @@ class Asking:
     default: Any = MISSING
 
 
-def _ask(question: str, kind: Any, details: Any = None) -> None:
+def _ask(question: str, answer: str, details: Any = None) -> None:
     """The arguments of an ask, for its fingerprint."""
 
 
@@ -57,7 +58,7 @@ def _sleep(until: Any) -> None:
     """The arguments of a sleep."""
 
 
-def _receive(name: str, kind: Any) -> None:
+def _receive(name: str, message: str) -> None:
     """The arguments of a receive."""
 
 
@@ -69,16 +70,17 @@ def asking(question: str, kind: Any, *, is_async: bool, details: Any, timeout: D
     names = (who,) if isinstance(who, str) else tuple(who)
     asked = Asking(wants=_wants(kind), who=names, timeout_s=None if timeout is None else seconds(timeout, "timeout"), default=default)
     _refuse_default(kind, asked)
-    return _step("ask", _ask, kind, is_async=is_async, wait=lambda call: _answered(call, asked))(question, kind, details)
+    return _step("ask", _ask, kind, is_async=is_async, wait=lambda call: _answered(call, asked))(question, shown(asked.wants), details)
 
 
 def sleeping(until: Duration | datetime, *, is_async: bool) -> Any:
     """Wait for a time, as a step of the run."""
     if isinstance(until, datetime):
         if until.tzinfo is None:
-            raise Misuse(f"hf.sleep was given {until.isoformat()} without a time zone; nothing was recorded. Write datetime(..., tzinfo=UTC)")
-        shown, until_us = until.astimezone(UTC).isoformat(), int(until.timestamp() * 1e6)
-        return _step("sleep", _sleep, None, is_async=is_async, wait=lambda call: _slept(call, lambda: until_us))(shown)
+            raise Misuse(f"hf.sleep was given {until.isoformat()} without a time zone; nothing was recorded. Add tzinfo=UTC")
+        until_us = int(until.timestamp() * 1e6)
+        wait_until = partial(_slept, until=lambda: until_us)
+        return _step("sleep", _sleep, None, is_async=is_async, wait=wait_until)(until.astimezone(UTC).isoformat())
     length_s = seconds(until, "the time to sleep")
 
     def wait(call: Call) -> Life[Came]:
@@ -92,7 +94,7 @@ def receiving(name: str, kind: Any, *, is_async: bool, timeout: Duration | None,
     checked_text(name, "the name of a message")
     asked = Asking(wants=_wants(kind), timeout_s=None if timeout is None else seconds(timeout, "timeout"), default=default)
     _refuse_default(kind, asked)
-    return _step("receive", _receive, kind, is_async=is_async, wait=lambda call: _received(call, name, asked))(name, kind)
+    return _step("receive", _receive, kind, is_async=is_async, wait=lambda call: _received(call, name, asked))(name, shown(asked.wants))
 
 
 def _step(name: str, signature: Callable[..., None], kind: Any, *, is_async: bool, wait: Callable[[Call], Life[Came]]) -> Step:
@@ -152,8 +154,8 @@ def _slept(call: Call, until: Callable[[], int]) -> Life[Came]:
 
 
 def _received(call: Call, name: str, asked: Asking) -> Life[Came]:
-    run, timeout_s = call.run, asked.timeout_s
-    until_us = yield from _begun(call, f"{MESSAGE}{name}", lambda: run.clock.now_us() + int(timeout_s * 1e6) if timeout_s is not None else 0)
+    run, length_us = call.run, None if asked.timeout_s is None else int(asked.timeout_s * 1e6)
+    until_us = yield from _begun(call, f"{MESSAGE}{name}", lambda: 0 if length_us is None else run.clock.now_us() + length_us)
     while True:
         message = run.mail.first(name)
         if message is not None:
@@ -163,7 +165,7 @@ def _received(call: Call, name: str, asked: Asking) -> Life[Came]:
                 log.warning("run %s: message %r of %s does not fit and is ignored: %s", run.id, name, message.by, unfit)
                 run.mail.refuse(message)
                 continue
-            return Came(call.spec.codec().give_back(message.encoded()), (taken,), (message.letter_id,), lambda: run.mail.drop(message))
+            return Came(call.spec.codec().give_back(message.encoded()), (taken,), (message.letter_id,), partial(run.mail.drop, message))
         if until_us and run.clock.now_us() >= until_us + LETTER_GRACE_US:
             return _without(asked, f"no message {name!r} came in time")
         yield WaitForPerson(f"{MESSAGE}{name}", until_us + LETTER_GRACE_US if until_us else 0, call.step_id)
