@@ -63,7 +63,7 @@ def test_the_inbox_lists_a_question_with_the_command_that_answers_it(stage: Stag
     ("words", "code", "said"),
     [
         (("pay-1", "yes"), 2, "is not RUN/QUESTION"),
-        (("pay-1/approve:2", "maybe"), 2, "say yes or no"),
+        (("pay-1/approve:2", "maybe"), 1, '"maybe" is not what is asked for: yes or no; nothing was changed'),
         (("pay-1/approve:9", "yes"), 1, "has no question 'approve:9'"),
         (("pay-2/approve:2", "yes"), 1, "did you mean pay-1?"),
     ],

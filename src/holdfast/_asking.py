@@ -14,17 +14,25 @@ from ._journal import Journal
 from ._replay import Question
 from ._run import LETTER_GRACE_US, Run
 
+WENT_ON = "the run went on without an answer"
+
 
 def is_asked(run: Run, ask_id: str, about: str) -> bool:
-    """Whether this very question has been asked already."""
+    """Whether this very question has been asked already, and not been closed since."""
     asked = run.journal.asks.get(ask_id)
-    return asked is not None and asked.opened.about == about
+    return asked is not None and asked.opened.about == about and not asked.closed
 
 
 def moot(journal: Journal, ask_id: str, *, by: str, reason: str) -> list[rec.AskAnswered]:
     """The yes that closes an open question when what it asked for is granted in another way."""
     asked = journal.asks.get(ask_id)
-    return [] if asked is None or asked.answer is not None else [rec.AskAnswered(step_id=ask_id, yes=True, by=by, reason=reason)]
+    return [] if asked is None or not asked.is_open() else [rec.AskAnswered(step_id=ask_id, yes=True, by=by, reason=reason)]
+
+
+def closing(journal: Journal, ask_id: str) -> list[rec.AskClosed]:
+    """What closes an open question that the code goes on without."""
+    asked = journal.asks.get(ask_id)
+    return [rec.AskClosed(step_id=ask_id, reason=WENT_ON)] if asked is not None and asked.is_open() else []
 
 
 def _first_to_ask(run: Run, opened: rec.AskOpened) -> bool:
@@ -62,6 +70,7 @@ def consult(
     )  # fmt: skip
     if _first_to_ask(run, opened):
         yield Commit([opened])
+    run.notify(ask_id)
     while (answer := run.journal.asks[ask_id].answer) is None:
         until_us = run.journal.asks[ask_id].opened.until_us
         if until_us and run.clock.now_us() >= until_us + LETTER_GRACE_US:

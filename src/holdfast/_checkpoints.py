@@ -18,7 +18,8 @@ NOTE = 80
 """Characters of a result that a line shows."""
 
 STATES = {
-    rec.AskOpened.kind: "asked", rec.AskAnswered.kind: "answered", rec.WatchTaken.kind: "watched", rec.WatchDrifted.kind: "drifted",
+    rec.AskOpened.kind: "asked", rec.AskAnswered.kind: "answered", rec.AskClosed.kind: "closed",
+    rec.WatchTaken.kind: "watched", rec.WatchDrifted.kind: "drifted",
     rec.ModelChanged.kind: "model changed", rec.ModelAccepted.kind: "model accepted", rec.BudgetSet.kind: "budget set",
     rec.WaitBegun.kind: "waiting", rec.MessageTaken.kind: "message taken",
 }  # fmt: skip
@@ -159,8 +160,7 @@ def _said(record: rec.Record) -> str:
         case rec.AskAnswered(timed_out=True):
             return f"no: {record.reason}"
         case rec.AskAnswered():
-            said = record.value.decode() if record.value is not None else "yes" if record.yes else "no"
-            return f"{record.by}: {said}{_why(record.reason)}"
+            return f"{record.by}: {record.said()}{_why(record.reason)}"
         case rec.BudgetSet():
             return f"{record.by}: {', '.join(amount(name, limit) for name, limit in record.limits.items())}{_why(record.reason)}"
     return _found_out(record)
@@ -173,7 +173,9 @@ def _found_out(record: rec.Record) -> str:
             until = f" until {to_datetime(record.until_us):%Y-%m-%d %H:%M:%S} UTC" if record.until_us else ""
             return f"for {record.what.replace(':', ' ', 1)}{until}"
         case rec.MessageTaken():
-            return f"{record.name}, from {record.by}"
+            return f"{record.name}, from {record.by}{'; put aside: ' + record.unfit if record.unfit else ''}"
+        case rec.AskClosed():
+            return record.reason
         case rec.WatchTaken():
             shown = str(record.found.get("shown") or record.found.get("state") or "")
             return f"{shown}, accepted as it is" if record.accepted else shown

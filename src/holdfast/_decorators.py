@@ -109,7 +109,7 @@ class Step(Declared):
 
     def _outside(self, where: Place | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         spec = self.spec
-        if plain.get():
+        if plain.get() and spec.wait is None:
             return spec.fn(*args, **kwargs)
         if isinstance(where, Body):
             if spec.effect or spec.wait is not None:

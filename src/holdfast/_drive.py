@@ -227,6 +227,8 @@ def _person_blocking(run: Run, scope: Scope, command: WaitForPerson) -> None:
                 run.unwind(Parked())  # it would stop the event loop, and with it all other branches
             waiter.event.wait(_patience_s(run, command))
         _raise_if_unwound(waiter)
+        if scope.lost:
+            raise BranchLost
     finally:
         _waited(run, scope, waiter)
 
@@ -236,7 +238,7 @@ def _patience_s(run: Run, command: WaitForPerson) -> float | None:
 
 
 def _waiting(run: Run, scope: Scope, command: WaitForPerson) -> Waiter:
-    waiter = Waiter(command.step_id, command.waiting or command.step_id)
+    waiter = Waiter(command.step_id, command.waiting or command.step_id, scope)
     run.waiters.append(waiter)
     scope.doubts += 1
     return waiter

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _records as rec
+from ._asking import closing
 from ._clock import to_datetime
 from ._commands import Commit, Life, Pause
 from ._decorators import Agent
@@ -95,7 +96,7 @@ def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended
             raise (yield from _waiting(run))
         case Cancelled():
             yield from _cleanups(run)
-            yield Commit([rec.RunCancelled(by=ended.by, reason=ended.reason)], tuple(run.taking))
+            yield Commit([rec.RunCancelled(by=ended.by, reason=ended.reason)], (*run.taking, *run.mail.left()))
             raise _closed(run, outcome, ended)
         case Exception():
             yield from _refuse_unasked(run, ended)
@@ -154,10 +155,11 @@ def _returned(run: Run, agent: Agent[..., Any], value: Any) -> Life[Any]:
         yield Commit([rec.RunFailed(error=failure(error))])
         raise
     if run.journal.open_doubts(ended=True):
+        run.awaits = set()
         raise (yield from _waiting(run))
     yield from _cleanups(run)
     reach("run.before_done")
-    yield Commit([rec.RunDone(value=data)], tuple(run.taking))
+    yield Commit([rec.RunDone(value=data)], (*run.taking, *run.mail.left()))
     reach("run.after_done")
     return kept
 
@@ -165,7 +167,8 @@ def _returned(run: Run, agent: Agent[..., Any], value: Any) -> Life[Any]:
 def _waiting(run: Run) -> Life[RunWaiting]:
     """Record what the run waits for; from here on it holds nothing."""
     doubts, asks = run.journal.open_doubts(ended=True), run.journal.open_asks()
-    begun = run.journal.waits
+    unwanted, begun = run.unwanted_asks(), run.open_waits()
+    asks = [(ask_id, question) for ask_id, question in asks if ask_id not in unwanted]
     if not (doubts or asks or begun) or any(run.has_mail_for(wait.what) for wait in begun.values()):
         yield Commit([rec.RunReleased(reason="woken while it parked")])
         return RunWaiting(run.id, "for nothing any more")
@@ -173,7 +176,8 @@ def _waiting(run: Run) -> Life[RunWaiting]:
     told += [question.opened.question for _, question in asks]
     told += [_wait_told(wait) for wait in begun.values()]
     steps = [*(waiting for waiting, _ in (*doubts, *asks)), *begun]
-    yield Commit([rec.RunWaiting(waits="; ".join(told), steps=steps, wake_us=run.wakes_us)])
+    closed = [one for ask_id in unwanted for one in closing(run.journal, ask_id)]
+    yield Commit([*closed, rec.RunWaiting(waits="; ".join(told), steps=steps, wake_us=run.wakes_us)])
     return RunWaiting(run.id, "; ".join(told))
 
 

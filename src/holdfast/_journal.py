@@ -16,7 +16,7 @@ from typing import Any
 from . import _records as rec
 from ._ledger import BUDGET, Ledger
 from ._models import Models
-from ._replay import UNDO, History, Question
+from ._replay import QUESTION, UNDO, History, Question
 from .errors import Damaged, LeaseLost, Unwinding
 from .store import Append, Head, Row
 
@@ -243,7 +243,7 @@ class Journal:
 
     def open_asks(self) -> list[tuple[str, Question]]:
         """The questions that nobody has answered; once the run is undone, nobody needs to know what its steps had asked."""
-        asked = [(ask_id, question) for ask_id, question in self.asks.items() if question.answer is None]
+        asked = [(ask_id, question) for ask_id, question in self.asks.items() if question.is_open()]
         return asked if self.undoing is None else [(ask_id, question) for ask_id, question in asked if f":{UNDO}" in ask_id]
 
     def _index(self, record: rec.Record, row: Row) -> None:
@@ -261,8 +261,7 @@ class Journal:
                 self._go_behind(record.cleared)
             case rec.RunDone() | rec.RunFailed() | rec.RunCancelled() | rec.RunBlocked() | rec.RunRepaired() | rec.RunWaiting():
                 self.verdict = record
-                if isinstance(record, rec.RunFailed):
-                    self._forget_no()
+                self._index_verdict(record)
             case _ if isinstance(record, STEP_KINDS):
                 self._fold_step(record, row)
             case rec.RunUndoing():
@@ -283,6 +282,14 @@ class Journal:
         asked = self.asks.get(BUDGET)
         if asked is not None and asked.answer is not None and not asked.answer.yes:
             del self.asks[BUDGET]
+
+    def _index_verdict(self, record: rec.Record) -> None:
+        """What the way in which the run stopped says of its questions; of those it parked with, whoever is to know has been told."""
+        if isinstance(record, rec.RunFailed):
+            self._forget_no()
+        if isinstance(record, rec.RunWaiting):
+            for ask_id in self.asks.keys() & set(record.steps):
+                self.asks[ask_id].told = True
 
     def _go_behind(self, cleared: Sequence[str]) -> None:
         """Decide anew what had ended the run: failed steps, and what a person had said no to."""
@@ -323,6 +330,8 @@ class Journal:
             self._unsettled.pop(step_id, None)
             if history.effect:
                 self.superseded[step_id] = history
+        own = {ask_id for ask_id, asked in self.asks.items() if asked.opened.topic == QUESTION and asked.seq >= seq}
+        self.asks = {ask_id: asked for ask_id, asked in self.asks.items() if ask_id not in own}
         self.groups = {group for found in self.histories for group in _groups_above(found)}
         self.states = {name: [saved for saved in values if saved[0] < seq] for name, values in self.states.items()}
 
@@ -349,7 +358,7 @@ class Journal:
         """What people were asked and said."""
         match record:
             case rec.AskOpened():
-                self.asks[record.step_id] = Question(record, row.at_us)
+                self.asks[record.step_id] = Question(record, row.at_us, seq=row.seq)
                 if record.step_id == BUDGET and record.about != self.ledger.about(record.about):
                     self._settle_budget("the engine", "the limits changed while it was put")
             case rec.AskAnswered():
@@ -357,6 +366,8 @@ class Journal:
                 asked.answer = record
                 if record.yes and asked.opened.grants:
                     self.ledger.grant(asked.opened.grants)
+            case rec.AskClosed():
+                self.asks[record.step_id].closed = record.reason
             case rec.BudgetSet():
                 self.ledger.set(record.limits)
                 self._settle_budget(record.by, record.reason)

@@ -214,7 +214,7 @@ def _settle(run: Run, body: rec.Json, letter: Letter) -> None:
 
 def _answer(run: Run, body: rec.Json, letter: Letter) -> None:
     question = run.journal.asks.get(body["ask"])
-    if question is None or question.answer is not None or question.too_late(letter.at_us):
+    if question is None or not question.is_open() or question.too_late(letter.at_us):
         log.warning("run %s has no open question %s any more; the word of %s changes nothing", run.id, body["ask"], body["by"])
         run.taking.append(letter.letter_id)
         return

@@ -7,6 +7,7 @@ repeats itself, because it died before it knew that it had sent, gives the same 
 from __future__ import annotations
 
 import json
+import threading
 from typing import NamedTuple
 
 from . import _records as rec
@@ -27,35 +28,46 @@ class Message(NamedTuple):
 
 
 class Mail:
-    """The messages of one run; `spent` are letters that nobody will take, to be removed with the next commit that can."""
+    """The messages of one run; letters that nobody will take are removed with the next one that is taken, or with the run's end."""
 
-    __slots__ = ("_keys", "_messages", "spent")
+    __slots__ = ("_keys", "_lock", "_messages", "_spent")
 
     def __init__(self, taken: set[str]) -> None:
         self._keys = taken
         self._messages: list[Message] = []
-        self.spent: list[int] = []
+        self._spent: list[int] = []
+        self._lock = threading.Lock()
 
     def put(self, letter_id: int, body: rec.Json) -> str:
         """Keep a message; gives its name, or nothing where it was taken before."""
         message = Message(letter_id, str(body["name"]), body["value"], str(body["by"]), str(body.get("key") or ""))
-        if message.key and (message.key in self._keys or any(other.key == message.key for other in self._messages)):
-            self.spent.append(letter_id)
-            return ""
-        self._messages.append(message)
+        with self._lock:
+            if message.key and (message.key in self._keys or any(other.key == message.key for other in self._messages)):
+                self._spent.append(letter_id)
+                return ""
+            self._messages.append(message)
         return message.name
 
     def first(self, name: str) -> Message | None:
         """The oldest message of that name."""
         return next((message for message in self._messages if message.name == name), None)
 
-    def drop(self, message: Message) -> None:
-        """The message was taken."""
-        self._messages = [other for other in self._messages if other is not message]
-        if message.key:
-            self._keys.add(message.key)
+    def take(self, name: str) -> Message | None:
+        """The oldest message of that name; from here on nobody else gets it."""
+        with self._lock:
+            message = self.first(name)
+            if message is not None:
+                self._messages.remove(message)
+                self._keys.add(message.key)
+        return message
 
-    def refuse(self, message: Message) -> None:
-        """The message cannot be taken: it does not fit what the code waits for."""
-        self._messages = [other for other in self._messages if other is not message]
-        self.spent.append(message.letter_id)
+    def letters_of(self, message: Message) -> tuple[int, ...]:
+        """The letters to remove when a message has been taken: its own, and those that nobody will take."""
+        with self._lock:
+            spent, self._spent = self._spent, []
+        return (message.letter_id, *spent)
+
+    def left(self) -> tuple[int, ...]:
+        """The letters that nobody will take any more once the run has ended."""
+        with self._lock:
+            return (*self._spent, *(message.letter_id for message in self._messages))

@@ -88,13 +88,15 @@ def answer(engine: Engine, run_id: str, ask_id: str, *, given: Given, by: str, r
         if question is None:
             raise Refusal(f"run {run_id!r} has no question {ask_id!r}; nothing was changed. `holdfast inbox` lists the open ones")
         if question.answer is not None:
-            first = f"was answered by {question.answer.by}: {_said(question.answer)}"
-            raise Refusal(f"question {ask_id!r} of run {run_id!r} {first}; nothing was changed")
+            raise _second(run_id, ask_id, question.answer)
+        if question.closed:
+            raise Refusal(f"question {ask_id!r} of run {run_id!r} is closed, {question.closed}; nothing was changed")
         if question.too_late(engine.clock.now_us()):
             raise Refusal(f"the time to answer {ask_id!r} of run {run_id!r} is over; nothing was changed")
         if question.opened.who and by not in question.opened.who:
             raise Refusal(f"{ask_id!r} of run {run_id!r} is for {', '.join(question.opened.who)} to answer, not {by}; nothing was changed")
         said.update(_read(question.opened, given))
+        _refuse_second(engine, run_id, ask_id)
 
     still_open(Journal.load(*loaded(engine, run_id)), owned=False)
     value = None if said["value"] is None else said["value"].encode()
@@ -113,10 +115,17 @@ def _read(asked: rec.AskOpened, given: Given) -> dict[str, Any]:
     return {"yes": bool(value), "value": None} if not asked.wants else {"yes": True, "value": _encoded(value)}
 
 
-def _said(answer: rec.AskAnswered) -> str:
-    if answer.value is not None:
-        return answer.value.decode()
-    return "yes" if answer.yes else "no"
+def _second(run_id: str, ask_id: str, first: rec.AskAnswered) -> Refusal:
+    return Refusal(f"question {ask_id!r} of run {run_id!r} was answered by {first.by}: {first.said()}; nothing was changed")
+
+
+def _refuse_second(engine: Engine, run_id: str, ask_id: str) -> None:
+    """An answer that is under way to the run's owner, or waits for the next one, is the first."""
+    for letter in engine.store.letters([run_id]):
+        body = json.loads(letter.body) if letter.kind == "answer" else {}
+        if body.get("ask") == ask_id:
+            value = None if body.get("value") is None else body["value"].encode()
+            raise _second(run_id, ask_id, rec.AskAnswered(step_id=ask_id, yes=body["yes"], by=body["by"], value=value))
 
 
 def send(engine: Engine, run_id: str, name: str, value: object, *, by: str, key: str = "") -> str:
@@ -126,7 +135,7 @@ def send(engine: Engine, run_id: str, name: str, value: object, *, by: str, key:
     head, _ = loaded(engine, run_id)
     if head.status in ("done", "cancelled"):
         raise Refusal(f"run {run_id!r} is {head.status} and takes no messages any more; nothing was sent")
-    body = {"name": name, "value": json.loads(_encoded(value)), "by": checked_text(by, "by"), "key": key}
+    body = {"name": name, "value": json.loads(_encoded(value)), "by": checked_text(by, "by"), "key": checked_text(key, "key")}
     engine.store.post(run_id, "message", json.dumps(body).encode(), engine.clock.now_us())
     return f"the message is kept until the run receives {name!r}"
 

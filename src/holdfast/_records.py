@@ -294,24 +294,43 @@ class AskAnswered(Record):
     reason: str = ""
     timed_out: bool = False
 
+    def said(self) -> str:
+        """The answer in a word, or as JSON."""
+        if self.value is None:
+            return "yes" if self.yes else "no"
+        return {b"true": "yes", b"false": "no"}.get(self.value) or self.value.decode()
+
+
+@fact(kw_only=True)
+class AskClosed(Record):
+    """The run went on without an answer: a time-out or a race broke off the step that had asked."""
+
+    kind = "ask.closed"
+    reason: str = ""
+
 
 @fact(kw_only=True)
 class WaitBegun(Record):
-    """A step waits for `what`, a time or a message, until `until_us` if that is not 0."""
+    """A step waits for `what`, a time or a message, until `until_us` if that is not 0; `about` is the fingerprint of its call."""
 
     kind = "wait.begun"
     what: str
     until_us: int = 0
+    about: str = ""
 
 
 @fact(kw_only=True)
 class MessageTaken(Record):
-    """A step took the message `name`, which `by` had sent; `key` tells repetitions of one sending."""
+    """A step took the message `name`, which `by` had sent; `key` tells repetitions of one sending.
+
+    `unfit` says why it was put aside instead, where it is not what the code receives.
+    """
 
     kind = "message.taken"
     name: str
     by: str
     key: str = ""
+    unfit: str = ""
 
 
 @fact(kw_only=True)
@@ -395,7 +414,7 @@ KINDS: dict[str, type[Record]] = {
     for cls in (
         RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunRepaired,
         RunUndoing, StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
-        DoubtOpened, DoubtSettled, AskOpened, AskAnswered, WaitBegun, MessageTaken, BudgetSet, WatchTaken, WatchDrifted,
+        DoubtOpened, DoubtSettled, AskOpened, AskAnswered, AskClosed, WaitBegun, MessageTaken, BudgetSet, WatchTaken, WatchDrifted,
         ModelChanged, ModelAccepted, TimeoutFired, StateSaved, TimeRead,
     )
 }  # fmt: skip

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Generator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from . import _records as rec
 from ._clock import Clock
@@ -25,7 +25,7 @@ from ._journal import Journal, args_digest
 from ._lease import Keeper, Observer, deliver
 from ._ledger import recorded
 from ._replay import UNDO
-from ._run import Run, Scope, active, place
+from ._run import OnAsk, Run, Scope, active, place
 from ._steps import shown_call
 from .budget import Budget
 from .codec.fingerprint import fingerprint
@@ -59,6 +59,17 @@ class Engine:
     observer: Observer
     resources: Sequence[object]
     lease_s: float
+    on_ask: OnAsk | None = None
+
+
+class Voice(Protocol):
+    """Somebody at hand who may be asked while the run waits."""
+
+    def put(self, run_id: str) -> bool:
+        """Show what the run asks; False where there is nothing to show, or nobody listens."""
+
+    def look(self) -> None:
+        """Take what was said meanwhile, without waiting for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +84,7 @@ class Order:
     budget: Budget | None = None
     wait: bool = True
     recorded_arguments: bool = False
+    voice: Voice | None = None
 
     def fingerprint(self) -> str:
         return fingerprint(self.agent.arguments.bind(self.args, self.kwargs))
@@ -108,14 +120,14 @@ def attend(engine: Engine, order: Order) -> Errand:
         except RunWaiting as waiting:
             if not order.wait:
                 raise
-            if not announced:
+            if not (order.voice is not None and order.voice.put(order.run_id)) and not announced:
                 announced = True
                 sys.stderr.write(f"holdfast: {waiting.while_it_waits()}\n")
         except Stopped as stopped:
             raise stopped.error from stopped
         finally:
             engine.keeper.let_go(order.run_id, order)
-        yield from _until_moved(engine, order.run_id, heard)
+        yield from _until_moved(engine, order, heard)
 
 
 async def attend_async(engine: Engine, order: Order) -> Any:
@@ -204,6 +216,7 @@ def _acquire(engine: Engine, order: Order) -> Errand:
         return Run(
             journal=journal, committer=engine.committer, clock=engine.clock, blocking=not order.agent.is_async,
             resources=engine.resources, lease_s=engine.lease_s, on_model_change=order.agent.on_model_change,
+            on_ask=engine.on_ask,
         )  # fmt: skip
 
 
@@ -289,8 +302,9 @@ def _result(order: Order, journal: Journal) -> Any:
     raise AssertionError(f"run {order.run_id} has ended without a verdict")
 
 
-def _until_moved(engine: Engine, run_id: str, heard: AbstractSet[int]) -> Errand:
+def _until_moved(engine: Engine, order: Order, heard: AbstractSet[int]) -> Errand:
     """Wait, holding nothing, until somebody has written to the run; what it had `heard` already does not wake it."""
+    run_id = order.run_id
     before = engine.store.head(run_id)
     while before is not None and before.status == "waiting":
         if any(letter.letter_id not in heard for letter in engine.store.letters([run_id])):
@@ -298,6 +312,8 @@ def _until_moved(engine: Engine, run_id: str, heard: AbstractSet[int]) -> Errand
         if before.wake_us and engine.clock.now_us() >= before.wake_us:
             return
         yield Pause(POLL_S)
+        if order.voice is not None:
+            order.voice.look()
         if engine.store.head(run_id) != before:
             return
 

@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from . import _records as rec
-from ._asking import consult
-from ._commands import Commit, Hang, Invoke, Life, Pause, Settle, Turn
+from ._asking import closing, consult
+from ._commands import Came, Commit, Hang, Invoke, Life, Pause, Settle, Turn
 from ._door import let_through, model_changes, overheard, pass_the_door, within_budget
 from ._doubt import Action, Attempt, Finished, Found, Move, Uncertain, ask_first, settle
 from ._failpoints import reach
 from ._landing import Rules, landing
 from ._models import is_reply, read
-from ._replay import UNDO, Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
+from ._replay import CANCEL, UNDO, Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
 from ._replay import Hang as Hung
 from ._run import Body, Scope
 from ._trying import asked_to_wait_s, delay_after, left_to_wait
@@ -32,6 +32,7 @@ from .codec.fingerprint import encode_arguments, identity
 from .codec.signature import Arguments, return_annotation
 from .codec.values import ValueCodec, codec_for
 from .errors import (
+    BranchLost,
     CircuitOpen,
     Drifted,
     HoldfastError,
@@ -65,15 +66,6 @@ class Approve(NamedTuple):
 
     when: Callable[..., bool] | None = None
     timeout_s: float | None = None
-
-
-class Came(NamedTuple):
-    """What a wait ended with: its value, and what is stored with it; `then` is called once it is."""
-
-    value: Any
-    records: Sequence[rec.Record] = ()
-    takes: Sequence[int] = ()
-    then: Callable[[], object] | None = None
 
 
 class Spec:
@@ -235,13 +227,13 @@ def _waited(call: Call, wait: Callable[[Call], Life[Came]]) -> Life[Any]:
         value, result = call.spec.codec().keep(came.value)
     except Exception as error:
         raise (yield from _failed(call, body, error, 1)) from error
-    except asyncio.CancelledError as error:
+    except (asyncio.CancelledError, BranchLost) as error:
         if call.run.ended is None:
             yield from _broken_off(call, 1, error)
         raise
+    reach("wait.before_outcome")
     seq = yield Commit((*came.records, _done(call, body, value, 1)), came.takes)
-    if came.then is not None:
-        came.then()
+    reach("wait.after_outcome")
     yield Turn(seq)
     return result
 
@@ -355,13 +347,16 @@ def _invoked(call: Call, body: Body, attempt: int) -> Life[Any]:
 
 
 def _broken_off(call: Call, attempt: int, error: BaseException, usage: Sequence[rec.Json] = ()) -> Life[None]:
-    """Record that the body was cancelled; if nothing recorded did it, the run stops here, because replay could not take this path."""
-    cause = call.scope.cause() if isinstance(error, asyncio.CancelledError) else ""
+    """Record that the body was cancelled, and close what it had asked.
+
+    If nothing recorded did it, the run stops here, because replay could not take this path.
+    """
+    cause = call.scope.cause() if isinstance(error, asyncio.CancelledError | BranchLost) else ""
     record = rec.StepBrokenOff(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt, effect=call.spec.effect,
         cause=cause, usage=list(usage),
     )  # fmt: skip
-    seq = yield Commit([record])
+    seq = yield Commit([*(closing(call.run.journal, call.step_id) if cause and cause != CANCEL else ()), record])
     if cause:
         yield Turn(seq)
     elif isinstance(error, asyncio.CancelledError):

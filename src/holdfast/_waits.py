@@ -1,4 +1,4 @@
-"""Steps that wait: for a person, for a time, for a message. They hold nothing meanwhile, and what came is recorded like a result.
+"""Steps that wait for a person, a time or a message, holding nothing meanwhile; what came is recorded like a result.
 
 Each is a step with an id of its own, so that replay gives back what came. Before it waits it records what it waits for and until when: the
 end of the time survives every restart, and an operator sees it. When every line of execution waits, the code is unwound and the run
@@ -19,14 +19,16 @@ from typing import Any, TypeAlias, TypeVar, overload
 from . import _records as rec
 from ._answers import Wants, misfit, shown, wants_of
 from ._asking import consult
-from ._commands import Commit, Life, Pause, WaitForPerson
+from ._commands import Came, Commit, Life, Pause, WaitForPerson
 from ._decorators import Step
 from ._duration import Duration, seconds
+from ._failpoints import reach
 from ._ids import checked_run_id, checked_text
-from ._run import A_TIME, LETTER_GRACE_US, MESSAGE, Body, Scope, place
-from ._steps import Call, Came, Spec
+from ._replay import QUESTION
+from ._run import A_TIME, LETTER_GRACE_US, MESSAGE, Body, Scope, active, place
+from ._steps import SHOWN, Call, Spec
 from .codec.values import codec_for
-from .errors import Misuse, NestedStep, NoRun, NotKept, Undeliverable
+from .errors import Misuse, NestedStep, NoRun, NotKept, Undeliverable, WrongMode
 
 T = TypeVar("T")
 
@@ -67,9 +69,10 @@ def asking(question: str, kind: Any, *, is_async: bool, details: Any, timeout: D
     checked_text(question, "the question")
     if not question:
         raise Misuse("hf.ask was given no question; nothing was asked")
-    names = (who,) if isinstance(who, str) else tuple(who)
+    names = tuple(checked_text(name, "who") for name in ((who,) if isinstance(who, str) else who))
     asked = Asking(wants=_wants(kind), who=names, timeout_s=None if timeout is None else seconds(timeout, "timeout"), default=default)
     _refuse_default(kind, asked)
+    _refuse_unplain(details, "details")
     return _step("ask", _ask, kind, is_async=is_async, wait=lambda call: _answered(call, asked))(question, shown(asked.wants), details)
 
 
@@ -98,7 +101,26 @@ def receiving(name: str, kind: Any, *, is_async: bool, timeout: Duration | None,
 
 
 def _step(name: str, signature: Callable[..., None], kind: Any, *, is_async: bool, wait: Callable[[Call], Life[Came]]) -> Step:
+    _refuse_wrong_mode(name, is_async=is_async)
     return Step(Spec(fn=signature, name=name, is_async=is_async, returns=type(None) if kind is None else kind, wait=wait))
+
+
+def _refuse_wrong_mode(name: str, *, is_async: bool) -> None:
+    """A wait that blocks would stop the event loop, and with it all other branches."""
+    where = place.get()
+    if isinstance(where, Scope) and not where.run.blocking and not is_async:
+        remedy = "It is an `async def` agent: use `import holdfast as hf` and await"
+        raise WrongMode(f"holdfast.sync.{name}", where.run.started.agent, remedy)
+
+
+def _refuse_unplain(value: object, what: str) -> None:
+    """What others are to read is kept as it is, or refused: JSON that would not come back equal is not plain."""
+    try:
+        plain = json.loads(json.dumps(value, allow_nan=False)) == value
+    except (TypeError, ValueError):
+        plain = False
+    if not plain:
+        raise Misuse(f"{what} must be plain JSON (dicts with text keys, lists, texts, numbers), not {value!r:.80}; nothing was recorded")
 
 
 def _wants(kind: Any) -> Wants:
@@ -121,11 +143,10 @@ def _refuse_default(kind: Any, asked: Asking) -> None:
 
 def _answered(call: Call, asked: Asking) -> Life[Came]:
     """The answer to a question; one that does not fit, which only the code can see, has it put anew."""
-    question, before = call.args[0], call.run.journal.asks.get(call.step_id)
-    problem = before.opened.about.removeprefix(call.fingerprint) if before else ""
+    question, problem, turn = call.args[0], "", _turn(call)
     while True:
         answer = yield from consult(
-            call.run, call.step_id, topic="ask", question=f"{question}{problem}", about=f"{call.fingerprint}{problem}",
+            call.run, call.step_id, topic=QUESTION, question=f"{question}{problem}", about=f"{call.fingerprint}/{turn}",
             timeout_s=asked.timeout_s, step_id=call.step_id, wants=asked.wants, who=asked.who, details=call.args[2],
         )  # fmt: skip
         if answer.timed_out:
@@ -133,7 +154,19 @@ def _answered(call: Call, asked: Asking) -> Life[Came]:
         unfit = call.unfit(answer.value)
         if not unfit:
             return Came(call.spec.codec().give_back(answer.value or b"null"))
-        problem = f" (the answer of {answer.by} does not fit: {unfit})"
+        problem, turn = f" (the answer of {answer.by} does not fit: {_line(unfit)})", turn + 1
+
+
+def _turn(call: Call) -> int:
+    """How often this very question has been put: 1, and one more for each answer that did not fit."""
+    asked = call.run.journal.asks.get(call.step_id)
+    about, _, turn = asked.opened.about.rpartition("/") if asked is not None else ("", "", "")
+    return int(turn) if about == call.fingerprint else 1
+
+
+def _line(text: str) -> str:
+    """What is wrong, as one line."""
+    return "; ".join(line.strip() for line in text.splitlines())[:SHOWN]
 
 
 def _without(asked: Asking, why: str) -> Came:
@@ -157,37 +190,43 @@ def _received(call: Call, name: str, asked: Asking) -> Life[Came]:
     run, length_us = call.run, None if asked.timeout_s is None else int(asked.timeout_s * 1e6)
     until_us = yield from _begun(call, f"{MESSAGE}{name}", lambda: 0 if length_us is None else run.clock.now_us() + length_us)
     while True:
-        message = run.mail.first(name)
+        message = run.mail.take(name)
         if message is not None:
             taken = rec.MessageTaken(step_id=call.step_id, name=name, key=message.key, by=message.by)
-            unfit = misfit(asked.wants, message.value) or call.unfit(message.encoded())
-            if unfit:
-                log.warning("run %s: message %r of %s does not fit and is ignored: %s", run.id, name, message.by, unfit)
-                run.mail.refuse(message)
-                continue
-            return Came(call.spec.codec().give_back(message.encoded()), (taken,), (message.letter_id,), partial(run.mail.drop, message))
-        if until_us and run.clock.now_us() >= until_us + LETTER_GRACE_US:
+            unfit = misfit(asked.wants, message.value) or _line(call.unfit(message.encoded()))
+            if not unfit:
+                return Came(call.spec.codec().give_back(message.encoded()), (taken,), run.mail.letters_of(message))
+            log.warning("run %s: message %r of %s does not fit and is put aside: %s", run.id, name, message.by, unfit)
+            yield Commit([taken.but(unfit=unfit)], run.mail.letters_of(message))
+        elif until_us and run.clock.now_us() >= until_us + LETTER_GRACE_US:
             return _without(asked, f"no message {name!r} came in time")
-        yield WaitForPerson(f"{MESSAGE}{name}", until_us + LETTER_GRACE_US if until_us else 0, call.step_id)
+        else:
+            yield WaitForPerson(f"{MESSAGE}{name}", until_us + LETTER_GRACE_US if until_us else 0, call.step_id)
 
 
 def _begun(call: Call, what: str, until: Callable[[], int]) -> Life[int]:
-    """Record what is waited for and until when, once; gives the end of the time."""
+    """Record what is waited for and until when, once; gives the end of the time. Code that waits for something else begins anew."""
     waits = call.run.journal.waits
-    if call.step_id not in waits:
-        yield Commit([rec.WaitBegun(step_id=call.step_id, what=what, until_us=until())])
+    before = waits.get(call.step_id)
+    if before is None or (before.what, before.about) != (what, call.fingerprint):
+        reach("wait.before")
+        yield Commit([rec.WaitBegun(step_id=call.step_id, what=what, until_us=until(), about=call.fingerprint)])
+        reach("wait.after")
     return waits[call.step_id].until_us
 
 
 def sent(run_id: str, name: str, value: object, *, is_async: bool) -> Any:
     """Leave a message for another run, as a step of this one: repeated after a crash, it is the same message."""
     where = place.get()
-    spec = Spec(fn=_posting if is_async else _posted, name="send", is_async=is_async, returns=type(None))
-    if not isinstance(where, Scope) and not isinstance(where, Body):
-        raise NoRun("send")
+    checked_run_id(run_id)
+    if not checked_text(name, "the name of a message"):
+        raise Misuse("a message needs a name, the one that the other run receives; nothing was sent")
+    _refuse_unplain(value, "a message")
     if isinstance(where, Body):
         raise NestedStep("send", where.call.spec.name)
-    return Step(spec)(run_id, name, value)
+    if not isinstance(where, Scope) and not active:
+        raise NoRun("send")
+    return Step(Spec(fn=_posting if is_async else _posted, name="send", is_async=is_async, returns=type(None)))(run_id, name, value)
 
 
 def _posted(run_id: str, name: str, value: object) -> None:
@@ -198,12 +237,13 @@ def _posted(run_id: str, name: str, value: object) -> None:
     if head is None or head.status in ("done", "cancelled"):
         raise Undeliverable(run_id, name, "there is no such run" if head is None else f"it is {head.status}")
     body = {"name": name, "value": value, "by": f"run {run.id}", "key": run.key_of(where.call.step_id)}
+    reach("send.before")
     run.committer.store.post(run_id, "message", json.dumps(body).encode(), run.clock.now_us())
+    reach("send.after")
 
 
 async def _posting(run_id: str, name: str, value: object) -> None:
     _posted(run_id, name, value)
-
 
 
 @overload

@@ -235,6 +235,7 @@ def send(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name that the run receives.", show_default=False)],
     value: Annotated[str, typer.Argument(metavar="[VALUE]", help="The message, as JSON.", show_default=False)] = "null",
     *,
+    key: Annotated[str, typer.Option(metavar="TEXT", help="The same key again is the same message.", show_default=False)] = "",
     by: ByOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -244,7 +245,7 @@ def send(
     It is kept until the run's code takes it with hf.receive, once, now or later.
     """
     with opened(store) as holdfast:
-        Screen(store, as_json).told(run, holdfast.send(run, name, read_json(value, "VALUE"), by=by))
+        Screen(store, as_json).told(run, holdfast.send(run, name, read_json(value, "VALUE"), key=key, by=by))
     return Exit.FINE
 
 
