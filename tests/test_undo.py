@@ -421,7 +421,7 @@ def test_an_undo_that_cannot_be_called_is_refused_when_it_is_declared() -> None:
         untyped(in_doubt="ask", undo=refund)(effect)
     with pytest.raises(hf.Misuse, match="is a step; an undo changes the world"):
         untyped(in_doubt="ask", undo=safe)(effect)
-    with pytest.raises(hf.Misuse, match="decorates a function, not int"):
+    with pytest.raises(hf.Misuse, match="undo=5 is not a function"):
         untyped(in_doubt="ask", undo=5)(effect)
     with pytest.raises(hf.Misuse, match="a step has no option 'undo'"):
         untyped_step: Any = hf.step

@@ -280,6 +280,8 @@ class Run:
         self.long_steps: dict[str, tuple[Call, int]] = {}  # with its attempt, or 0 once it has been shown
         self.riders = Riders()
         self.mail = Mail(set(journal.taken))
+        self.on_ask = on_ask
+        self.awaits: set[str] | None = None
         self.keys: dict[str, tuple[str, str, str]] = {}
         self.cleanups: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object]]] = []
         self.waiters: list[Waiter] = []
@@ -291,8 +293,6 @@ class Run:
         self.taking: list[int] = []
         self.root: asyncio.Task[object] | None = None
         self.root_cancels = self.wakes_us = 0
-        self.awaits: set[str] | None = None
-        self.on_ask = on_ask
         self.effects: set[str] = set()
         self.recorded = {step_id for step_id, history in journal.histories.items() if history.name}
         self.recorded_seq = journal.head.seq
@@ -402,6 +402,8 @@ class Run:
         """Whether every line of execution that is known waits for a person, no step runs, and no time-out is about to fire."""
         if not self.waiters or any(group.can_begin() for group in self.groups):
             return False
+        if any(waiter.event.is_set() for waiter in self.waiters):
+            return False  # one was woken, and has yet to go on
         if not self.blocking and any(block.due() for scope in self.scopes for block in scope.blocks):
             return False  # among threads nothing fires by itself: the step that waits is begun anew, and finds its time over
         joining = {id(group.scope) for group in self.groups if group.begun > group.ended}
