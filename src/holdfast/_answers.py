@@ -16,6 +16,9 @@ from pydantic import TypeAdapter
 Wants = dict[str, Any]
 
 NUMBERS = {"integer": int, "number": (int, float)}
+PLAIN: dict[str, Any] = {**NUMBERS, "string": str, "boolean": bool, "array": list, "object": dict}
+"""The types of JSON by the names that a schema has for them."""
+
 SHOWN = 60
 """Characters of an answer or a choice that a message shows."""
 
@@ -67,9 +70,19 @@ def _misfit_of(schema: dict[str, Any], value: object) -> str:
         if not isinstance(value, dict):
             return f"{json.dumps(value)[:SHOWN]} is not an object with {', '.join(schema.get('properties', ()))}"
         missing = [name for name in schema.get("required", ()) if name not in value]
-        return f"it has no {missing[0]!r}" if missing else ""
+        return f"it has no {missing[0]!r}" if missing else _wrong_field(schema.get("properties", {}), value)
     if schema.get("type") == "array" and not isinstance(value, list):
         return f"{json.dumps(value)[:SHOWN]} is not a list"
+    return ""
+
+
+def _wrong_field(fields: dict[str, Any], value: dict[str, Any]) -> str:
+    """The first field that is plainly of another type than the schema says."""
+    for name, given in value.items():
+        wanted = fields.get(name, {}).get("type")
+        kinds = PLAIN.get(wanted, object) if isinstance(wanted, str) else object
+        if not isinstance(given, kinds) or (isinstance(given, bool) and wanted in NUMBERS):
+            return f"{name!r} must be of type {wanted}, not {json.dumps(given)[:SHOWN]}"
     return ""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from . import _records as rec
 from ._commands import Commit, Life, WaitForPerson
+from ._failpoints import reach
 from ._journal import Journal
 from ._replay import Question
 from ._run import LETTER_GRACE_US, Run
@@ -69,7 +70,9 @@ def consult(
         who=list(who), details=details,
     )  # fmt: skip
     if _first_to_ask(run, opened):
+        reach("ask.before")
         yield Commit([opened])
+        reach("ask.after")
     run.notify(ask_id)
     while (answer := run.journal.asks[ask_id].answer) is None:
         until_us = run.journal.asks[ask_id].opened.until_us

@@ -177,7 +177,9 @@ def _waiting(run: Run) -> Life[RunWaiting]:
     told += [_wait_told(wait) for wait in begun.values()]
     steps = [*(waiting for waiting, _ in (*doubts, *asks)), *begun]
     closed = [one for ask_id in unwanted for one in closing(run.journal, ask_id)]
+    reach("park.before")
     yield Commit([*closed, rec.RunWaiting(waits="; ".join(told), steps=steps, wake_us=run.wakes_us)])
+    reach("park.after")
     return RunWaiting(run.id, "; ".join(told))
 
 

@@ -11,6 +11,7 @@ from . import _records as rec
 from ._answers import misfit, read
 from ._decorators import Agent
 from ._door import acceptance
+from ._failpoints import reach
 from ._ids import checked_text
 from ._inspect import loaded
 from ._journal import Journal
@@ -102,7 +103,9 @@ def answer(engine: Engine, run_id: str, ask_id: str, *, given: Given, by: str, r
     value = None if said["value"] is None else said["value"].encode()
     record = rec.AskAnswered(step_id=ask_id, yes=said["yes"], by=by, reason=reason, value=value)
     letter = {"ask": ask_id, "by": by, "reason": reason, **said}
+    reach("answer.before")
     owned = _tell(engine, run_id, still_open, [record], kind="answer", letter=letter, why=f"answer by {by}")
+    reach("answer.after")
     return EXECUTES if owned else f"the run is ready to go on: holdfast resume {run_id} --here APP.py"
 
 
@@ -136,7 +139,9 @@ def send(engine: Engine, run_id: str, name: str, value: object, *, by: str, key:
     if head.status in ("done", "cancelled"):
         raise Refusal(f"run {run_id!r} is {head.status} and takes no messages any more; nothing was sent")
     body = {"name": name, "value": json.loads(_encoded(value)), "by": checked_text(by, "by"), "key": checked_text(key, "key")}
+    reach("send.before")
     engine.store.post(run_id, "message", json.dumps(body).encode(), engine.clock.now_us())
+    reach("send.after")
     return f"the message is kept until the run receives {name!r}"
 
 
