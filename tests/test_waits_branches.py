@@ -300,3 +300,25 @@ def test_an_error_in_on_ask_is_logged_and_the_run_waits(caplog: pytest.LogCaptur
     assert "no network" in caplog.text
     with pytest.raises(hf.Misuse, match="on_ask= takes a `def` function"):
         hf.Holdfast("memory:", on_ask=wrong)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_that_failed_because_nobody_answered_asks_anew_when_it_is_run_again(store: Store, mode: str) -> None:
+    async def impatient() -> str:
+        return look("a") + await hf.ask("colour?", str, timeout="1h") + await hf.receive("note", str, timeout="1h")
+
+    def impatient_blocking() -> str:
+        return look("a") + hfs.ask("colour?", str, timeout="1h") + hfs.receive("note", str, timeout="1h")
+
+    stage = Stage(store, agents(impatient, impatient_blocking)[mode])
+    for waits in ("colour?", "waits for message note"):
+        assert stage.parks().startswith(waits)
+        stage.clock.at_us += HOUR_US + 2_000_000
+        with pytest.raises(TimeoutError):
+            stage.run()
+        assert stage.parks().startswith(waits)
+        if waits == "colour?":
+            stage.answer("2", "red")
+    stage.send("note", "!")
+    assert stage.run() == "ared!"
+    assert CALLS == ["a"]
