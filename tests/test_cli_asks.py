@@ -63,7 +63,7 @@ def test_the_inbox_lists_a_question_with_the_command_that_answers_it(stage: Stag
     ("words", "code", "said"),
     [
         (("pay-1", "yes"), 2, "is not RUN/QUESTION"),
-        (("pay-1/approve:2", "maybe"), 2, "say yes or no"),
+        (("pay-1/approve:2", "maybe"), 1, '"maybe" is not what is asked for: yes or no; nothing was changed'),
         (("pay-1/approve:9", "yes"), 1, "has no question 'approve:9'"),
         (("pay-2/approve:2", "yes"), 1, "did you mean pay-1?"),
     ],
@@ -155,3 +155,30 @@ def test_on_a_terminal_nothing_that_is_to_be_copied_is_cut(stage: Stage, columns
     assert "TRY" not in history
     assert '"hello there, this is' in history
     assert max(len(line) for line in (runs + history).splitlines()) <= columns
+
+
+WAITING = """
+import holdfast as hf
+import holdfast.sync as hfs
+from typing import Literal
+
+@hf.agent
+def waiting() -> str:
+    return f"{hfs.ask('colour?', Literal['red', 'blue'])} {hfs.receive('note', dict)}"
+"""
+
+
+def test_what_an_agent_asks_and_receives_is_given_on_the_command_line(stage: Stage, tmp_path: Path) -> None:
+    file = tmp_path / "waiting.py"
+    file.write_text(WAITING)
+    space: dict[str, Any] = {}
+    exec(compile(WAITING, str(file), "exec"), space)
+    with pytest.raises(hf.RunWaiting):
+        hf.run(space["waiting"], run_id="w", store=stage.store, wait=False)
+    code, _, err = stage.give("answer", "w/1", "green")
+    assert (code, '"green" is not what is asked for: "red" | "blue"; nothing was changed' in err) == (1, True)
+    assert stage.told("answer", "w/1", "blue", "--by", "ann").startswith("the run is ready")
+    for _ in range(2):
+        assert "is kept until the run receives 'note'" in stage.told("send", "w", "note", '{"a": 1}', "--key", "k-1")
+    assert stage.document("resume", "w", "--here", str(file))["result"] == "blue {'a': 1}"
+    assert stage.give("send", "w", "note")[0] == 1

@@ -22,9 +22,9 @@ from agents_for_tests.bank import Bank
 from agents_for_tests.buyer import DOUBTS, QUICK, buyer, charging
 from agents_for_tests.sites import HandClock, WatchedMemory, eventually
 from holdfast import _replay
+from holdfast._calls import Call
 from holdfast._journal import Journal
 from holdfast._replay import History
-from holdfast._steps import Call
 from holdfast.errors import Refusal, StoreError
 
 HERE = Path(__file__).parent

@@ -177,7 +177,7 @@ def test_a_run_parks_when_one_of_two_raw_gathers_has_ended_and_the_other_waits()
 
 
 def test_a_time_out_around_an_approval_fires_while_the_run_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast._runner.LETTER_GRACE_US", 0)
+    monkeypatch.setattr("holdfast._run.LETTER_GRACE_US", 0)
     paid: list[int] = []
 
     @hf.effect(in_doubt="ask", approve=True)

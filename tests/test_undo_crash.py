@@ -16,9 +16,9 @@ import holdfast as hf
 from crashing import FailingStore, play, records, status
 from holdfast import _records as rec
 from holdfast import _replay, _undo
+from holdfast._calls import Call
 from holdfast._commands import Commit, Invoke, Life
 from holdfast._run import Body, Run
-from holdfast._steps import Call
 from holdfast.errors import StoreError
 from holdfast.store import Row
 

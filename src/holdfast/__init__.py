@@ -8,6 +8,7 @@ from ._decorators import agent, effect, resend, reset, step, verify
 from ._landing import Landed, NotLanded, Unknown, Verdict
 from ._timeouts import timeout
 from ._verbs import cleanup, current, key, now, plain, resource, state, usage, watch
+from ._waits import ask, receive, send, sleep
 from .breaker import Breaker
 from .budget import Budget, Spent
 from .errors import (
@@ -34,6 +35,7 @@ from .errors import (
     RunWaiting,
     StepFailed,
     StoreError,
+    Undeliverable,
     UnknownRun,
 )  # fmt: skip
 from .retry import Retry
@@ -42,8 +44,9 @@ __all__ = [
     "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt",
     "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused",
     "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunWaiting", "Spent",
-    "StepFailed", "StoreError", "Unknown", "UnknownRun", "Verdict", "agent", "cleanup", "current", "effect", "first", "gather", "key",
-    "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step", "timeout", "usage", "verify", "watch",
+    "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict", "agent", "ask", "cleanup", "current", "effect",
+    "first", "gather", "key", "map", "now", "plain", "receive", "resend", "reset", "resource", "run", "send", "sleep", "start", "state",
+    "step", "timeout", "usage", "verify", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
@@ -18,8 +20,9 @@ from ._frames import without_our_frames
 from ._ids import checked_run_id, checked_text, new_run_id
 from ._lease import LEASE_S, Keeper, Observer
 from ._options import refuse_unknown
-from ._run import Body, Scope, place
+from ._run import Body, OnAsk, Scope, place
 from ._runner import Engine, Order, attend_async, attend_blocking
+from ._terminal import at_a_terminal
 from .budget import Budget, checked
 from .errors import Misuse, NestedStep, UnknownRun
 from .store import Store
@@ -90,12 +93,14 @@ class Holdfast:
         resources: Sequence[object] = (),
         lease: Duration = LEASE_S,
         clock: Clock | None = None,
+        on_ask: OnAsk | None = None,
     ) -> None:
         opened = store if isinstance(store, Store) else open_store(default_store() if store is None else store)
         clock, lease_s = clock or SystemClock(), seconds(lease, "lease")
         self.engine = Engine(
             store=opened, clock=clock, committer=Committer(opened, clock), keeper=Keeper(opened, clock, lease_s),
             observer=Observer(opened, clock, lease_s), resources=tuple(resources), lease_s=lease_s,
+            on_ask=_checked_on_ask(on_ask),
         )  # fmt: skip
 
     @property
@@ -137,6 +142,7 @@ class Holdfast:
         """Attend to an order, blocking until it has its result."""
         if order.agent.is_async and _on_a_loop():
             raise Misuse("hf.run blocks like asyncio.run and cannot be called on a running loop; nothing began. Use `await hf.start(...)`")
+        order = replace(order, voice=at_a_terminal(self.engine)) if order.wait else order
         try:
             if order.agent.is_async:
                 return asyncio.run(attend_async(self.engine, order))
@@ -229,11 +235,30 @@ class Holdfast:
         who = by or _operate.somebody()
         return _operate.resolve(self.engine, run_id, step_id, landed=landed, not_landed=not_landed, by=who, reason=reason)
 
-    def answer(self, run_id: str, ask_id: str, *, yes: bool, by: str | None = None, reason: str = "") -> str:
-        """Answer a question of a run: an approval, a drift, a budget; the first answer is for good."""
+    def answer(
+        self,
+        run_id: str,
+        ask_id: str,
+        value: object = ...,
+        *,
+        yes: bool | None = None,
+        typed: str | None = None,
+        by: str | None = None,
+        reason: str = "",
+    ) -> str:
+        """Answer a question of a run with a value, with yes=True or False, or with what a person typed; the first answer is for good."""
         from . import _operate
 
-        return _operate.answer(self.engine, run_id, ask_id, yes=yes, by=by or _operate.somebody(), reason=reason)
+        if sum((value is not ..., yes is not None, typed is not None)) != 1:
+            raise Misuse("answer takes one of value, yes= and typed=; nothing was changed")
+        given = _operate.Given(typed, typed=True) if typed is not None else _operate.Given(yes if yes is not None else value)
+        return _operate.answer(self.engine, run_id, ask_id, given=given, by=by or _operate.somebody(), reason=reason)
+
+    def send(self, run_id: str, name: str, value: object = None, *, key: str = "", by: str | None = None) -> str:
+        """Leave a message for a run; its code takes it with `hf.receive`, once, now or later. The same `key` again is the same message."""
+        from . import _operate
+
+        return _operate.send(self.engine, run_id, name, value, by=by or _operate.somebody(), key=key)
 
     def cancel(self, run_id: str, *, undo: bool = False, by: str | None = None, reason: str = "") -> str:
         """Close a run for good; one that executes elsewhere is told to stop. With undo=True whoever has its code undoes what it did."""
@@ -264,6 +289,12 @@ class Holdfast:
         from . import _operate
 
         return self.carry_out(_operate.order_for(self.engine, run_id, agents, where=where, wait=wait))
+
+
+def _checked_on_ask(on_ask: OnAsk | None) -> OnAsk | None:
+    if on_ask is not None and inspect.iscoroutinefunction(on_ask):
+        raise Misuse("on_ask= takes a `def` function of run id, question id, question and details, which should be brief")
+    return on_ask
 
 
 def _not_an_agent(found: Any) -> str:

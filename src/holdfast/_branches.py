@@ -262,6 +262,9 @@ def lose(run: Run, step_id: str, winner: int) -> None:
     for scope in run.scopes:
         if f"{scope.path}.".startswith(f"{step_id}.") and not f"{scope.path}.".startswith(kept):
             scope.lost = step_id
+    for waiter in list(run.waiters):
+        if run.blocking and waiter.scope.lost:
+            waiter.wake()  # a thread cannot be cancelled, but one that only waits can be told
     run.recorded -= {found for found in run.recorded if found.startswith(f"{step_id}.") and not found.startswith(kept)}
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import _records as rec
+from ._calls import shown_call
+from ._clock import to_datetime
 from ._journal import verified
 from ._models import Pair
-from ._steps import shown_call
 from .budget import shown as amount
 from .store import Head, Row
 
@@ -17,8 +18,10 @@ NOTE = 80
 """Characters of a result that a line shows."""
 
 STATES = {
-    rec.AskOpened.kind: "asked", rec.AskAnswered.kind: "answered", rec.WatchTaken.kind: "watched", rec.WatchDrifted.kind: "drifted",
+    rec.AskOpened.kind: "asked", rec.AskAnswered.kind: "answered", rec.AskClosed.kind: "closed",
+    rec.WatchTaken.kind: "watched", rec.WatchDrifted.kind: "drifted",
     rec.ModelChanged.kind: "model changed", rec.ModelAccepted.kind: "model accepted", rec.BudgetSet.kind: "budget set",
+    rec.WaitBegun.kind: "waiting", rec.MessageTaken.kind: "message taken",
 }  # fmt: skip
 """Words for a line that read better than the kind of its record."""
 
@@ -157,15 +160,22 @@ def _said(record: rec.Record) -> str:
         case rec.AskAnswered(timed_out=True):
             return f"no: {record.reason}"
         case rec.AskAnswered():
-            return f"{record.by}: {'yes' if record.yes else 'no'}{_why(record.reason)}"
+            return f"{record.by}: {record.said()}{_why(record.reason)}"
         case rec.BudgetSet():
             return f"{record.by}: {', '.join(amount(name, limit) for name, limit in record.limits.items())}{_why(record.reason)}"
     return _found_out(record)
 
 
 def _found_out(record: rec.Record) -> str:
-    """What became of something that the run relies on."""
+    """What became of something that the run relies on or waits for."""
     match record:
+        case rec.WaitBegun():
+            until = f" until {to_datetime(record.until_us):%Y-%m-%d %H:%M:%S} UTC" if record.until_us else ""
+            return f"for {record.what.replace(':', ' ', 1)}{until}"
+        case rec.MessageTaken():
+            return f"{record.name}, from {record.by}{'; put aside: ' + record.unfit if record.unfit else ''}"
+        case rec.AskClosed():
+            return record.reason
         case rec.WatchTaken():
             shown = str(record.found.get("shown") or record.found.get("state") or "")
             return f"{shown}, accepted as it is" if record.accepted else shown

@@ -61,5 +61,13 @@ class Hang(NamedTuple):
     """Wait to be cancelled."""
 
 
+class Came(NamedTuple):
+    """What a step that waited ended with: its value, and what is stored in the same transaction."""
+
+    value: Any
+    records: Sequence[rec.Record] = ()
+    takes: Sequence[int] = ()
+
+
 Command: TypeAlias = Commit | Settle | Invoke | Turn | Pause | WaitForPerson | Hang
 Life: TypeAlias = Generator[Command, Any, T]

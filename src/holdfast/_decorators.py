@@ -25,6 +25,7 @@ from typing import (
     overload,
 )  # fmt: skip
 
+from ._calls import Approve, Call, Spec
 from ._doubt import Action, Ask, Fail, Resend, Reset, Verify
 from ._drive import drive_async, drive_blocking
 from ._duration import Duration, seconds
@@ -33,7 +34,7 @@ from ._landing import Errors, Verdict, rules_of
 from ._models import OnModelChange
 from ._options import refuse_unknown
 from ._run import Body, Place, Scope, active, place, plain
-from ._steps import Approve, Call, Spec, life
+from ._steps import life
 from .breaker import Breaker, circuit_of
 from .budget import Budget
 from .budget import checked as checked_budget
@@ -109,15 +110,15 @@ class Step(Declared):
 
     def _outside(self, where: Place | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         spec = self.spec
-        if plain.get():
+        if plain.get() and spec.wait is None:
             return spec.fn(*args, **kwargs)
         if isinstance(where, Body):
-            if spec.effect:
+            if spec.effect or spec.wait is not None:
                 raise NestedStep(spec.name, where.call.spec.name)
             return spec.fn(*args, **kwargs)
         if active:
             raise LostContext(spec.name, "a thread or task that does not see the run")
-        if spec.effect:
+        if spec.effect or spec.wait is not None:
             raise NoRun(spec.name)
         if spec.name not in _warned:
             _warned.add(spec.name)

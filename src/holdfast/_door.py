@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import _records as rec
-from ._asking import consult, is_asked, moot
+from ._asking import closing, consult, is_asked, moot
 from ._commands import Commit, Hang, Invoke, Life, Pause, Turn, WaitForPerson
 from ._journal import Journal
 from ._ledger import BUDGET, Reached
@@ -28,7 +28,7 @@ from .breaker import Circuit, Go, Rest, Word, word_of
 from .errors import BudgetExceeded, Cancelled, CircuitOpen, ModelChanged, Parked, RunInterrupted
 
 if TYPE_CHECKING:
-    from ._steps import Call
+    from ._calls import Call
 
 TRIAL_POLL_S = 0.05
 """How often an attempt looks whether the one that tries a breaker has ended."""
@@ -59,7 +59,8 @@ def _cancelled_by_the_journal(call: Call) -> Life[None]:
         for block in call.scope.time_outs():
             if (block.due() and call.run.undo.asked is None) or (block.doomed and not block.fired):
                 block.fired = True
-                yield Turn(block.seq if block.doomed else (yield Commit([rec.TimeoutFired(step_id=block.step_id)])))
+                fired = [*closing(call.run.journal, call.step_id), rec.TimeoutFired(step_id=block.step_id)]
+                yield Turn(block.seq if block.doomed else (yield Commit(fired)))
                 raise TimeoutError
     if call.scope.to_be_cancelled() or (call.run.blocking and call.scope.lost):
         yield Hang()

@@ -22,7 +22,7 @@ from .errors import InDoubt, NotKept
 from .retry import Retry
 
 if TYPE_CHECKING:
-    from ._steps import Call
+    from ._calls import Call
 
 
 MAX_REASON = 1000

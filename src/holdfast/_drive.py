@@ -218,7 +218,7 @@ async def _person_async(run: Run, scope: Scope, command: WaitForPerson) -> None:
     waiter.future = asyncio.get_running_loop().create_future()
     try:
         run.check()
-        if not run.journal.spoken(command.step_id):
+        if not run.spoken(command.step_id):
             run.park_if_stuck()
             await asyncio.wait([waiter.future], timeout=_patience_s(run, command))
         _raise_if_unwound(waiter)
@@ -230,13 +230,15 @@ def _person_blocking(run: Run, scope: Scope, command: WaitForPerson) -> None:
     waiter = _waiting(run, scope, command)
     try:
         run.check()
-        if not run.journal.spoken(command.step_id):
+        if not run.spoken(command.step_id):
             if run.blocking:
                 run.park_if_stuck()
             else:
                 run.unwind(Parked())  # it would stop the event loop, and with it all other branches
             waiter.event.wait(_patience_s(run, command))
         _raise_if_unwound(waiter)
+        if scope.lost:
+            raise BranchLost
     finally:
         _waited(run, scope, waiter)
 
@@ -246,7 +248,7 @@ def _patience_s(run: Run, command: WaitForPerson) -> float | None:
 
 
 def _waiting(run: Run, scope: Scope, command: WaitForPerson) -> Waiter:
-    waiter = Waiter(command.step_id, command.waiting or command.step_id)
+    waiter = Waiter(command.step_id, command.waiting or command.step_id, scope)
     run.waiters.append(waiter)
     scope.doubts += 1
     return waiter

@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _records as rec
+from ._asking import closing
+from ._calls import Call, Spec, shown_call
+from ._clock import to_datetime
 from ._commands import Commit, Life, Pause
 from ._decorators import Agent
 from ._facts import Fact, fact
 from ._failpoints import reach
 from ._replay import CLEANUP, DIED, UNDO, History
-from ._run import Run
-from ._steps import Call, Spec, life, shown_call
+from ._run import A_TIME, Run
+from ._steps import life
 from ._undo import asked_by_failure, take_back
 from .codec.failures import failure
 from .errors import (
@@ -113,12 +116,12 @@ def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended
 
 def _over(run: Run, record: rec.Record) -> Commit:
     """The end of a run for good: every letter that it has heard is taken."""
-    return Commit([record], (*run.taking, *run.stale))
+    return Commit([record], (*run.taking, *run.stale, *run.mail.left()))
 
 
-def _left(run: Run, record: rec.Record) -> Commit:
+def _left(run: Run, *records: rec.Record) -> Commit:
     """The end of this life: letters that change nothing are taken, and what is still to be done stays where it is."""
-    return Commit([record], tuple(run.stale))
+    return Commit(records, tuple(run.stale))
 
 
 def _to_be_undone(run: Run, agent: Agent[..., Any], ended: BaseException | None) -> bool:
@@ -168,6 +171,7 @@ def _returned(run: Run, agent: Agent[..., Any], value: Any) -> Life[Any]:
     except NotKept as error:
         return (yield from conclude(run, agent, Raised(error), None))
     if run.journal.open_doubts(ended=True):
+        run.awaits = set()
         raise (yield from _waiting(run))
     yield from _cleanups(run)
     reach("run.before_done")
@@ -179,13 +183,25 @@ def _returned(run: Run, agent: Agent[..., Any], value: Any) -> Life[Any]:
 def _waiting(run: Run) -> Life[RunWaiting]:
     """Record what the run waits for; from here on it holds nothing."""
     doubts, asks = run.journal.open_doubts(ended=True), run.journal.open_asks()
-    if not doubts and not asks:
+    unwanted, begun = run.unwanted_asks(), run.open_waits()
+    asks = [(ask_id, question) for ask_id, question in asks if ask_id not in unwanted]
+    if not (doubts or asks or begun) or any(run.has_mail_for(wait.what) for wait in begun.values()):
         yield _left(run, rec.RunReleased(reason="woken while it parked"))
         return RunWaiting(run.id, "for nothing any more")
-    questions = [_did_it_happen(step_id, history) for step_id, history in doubts]
-    waits = "; ".join([*questions, *(question.opened.question for _, question in asks)])
-    yield _left(run, rec.RunWaiting(waits=waits, steps=[waiting for waiting, _ in (*doubts, *asks)], wake_us=run.wakes_us))
-    return RunWaiting(run.id, waits)
+    told = [_did_it_happen(step_id, history) for step_id, history in doubts]
+    told += [question.opened.question for _, question in asks]
+    told += [_wait_told(wait) for wait in begun.values()]
+    steps = [*(waiting for waiting, _ in (*doubts, *asks)), *begun]
+    closed = [one for ask_id in unwanted for one in closing(run.journal, ask_id)]
+    reach("park.before")
+    yield _left(run, *closed, rec.RunWaiting(waits="; ".join(told), steps=steps, wake_us=run.wakes_us))
+    reach("park.after")
+    return RunWaiting(run.id, "; ".join(told))
+
+
+def _wait_told(wait: rec.WaitBegun) -> str:
+    until = f"until {to_datetime(wait.until_us):%Y-%m-%d %H:%M:%S} UTC" if wait.until_us else ""
+    return f"sleeps {until}" if wait.what == A_TIME else f"waits for {wait.what.replace(':', ' ', 1)}{' ' + until if until else ''}"
 
 
 def _did_it_happen(step_id: str, history: History) -> str:

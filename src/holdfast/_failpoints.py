@@ -24,7 +24,21 @@ NAMES = (
     "run.after_done",
 )
 
-BESIDE = ("repair.before", "repair.after")
+WAITS = (
+    "ask.before",
+    "ask.after",
+    "wait.before",
+    "wait.after",
+    "wait.before_outcome",
+    "wait.after_outcome",
+    "send.before",
+    "send.after",
+    "park.before",
+    "park.after",
+)
+"""Places that only a run passes which waits, or sends to one that does."""
+
+BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after")
 """Places that no run passes."""
 
 _armed: dict[str, int] | None = None
@@ -34,7 +48,7 @@ def arm(spec: str) -> None:
     """Arm `name:count`; an unknown name is an error, so that a sweep cannot silently test nothing."""
     global _armed  # noqa: PLW0603 (a process has one set of failpoints)
     name, _, count = spec.partition(":")
-    if name not in (*NAMES, *BESIDE):
+    if name not in (*NAMES, *WAITS, *BESIDE):
         raise ValueError(f"no failpoint is called {name!r}")
     _armed = {name: int(count or 1)}
 

@@ -12,13 +12,14 @@ from itertools import islice
 from typing import Any
 
 from . import _records as rec
+from ._answers import shown
+from ._calls import shown_call
 from ._checkpoints import STATES, Checkpoint, checkpoints, message
 from ._duration import Duration, seconds
 from ._ids import checked_run_id
 from ._journal import Journal, empty_head, verified
 from ._replay import UNDO, History, Question
 from ._runner import Engine
-from ._steps import shown_call
 from .budget import Spent
 from .errors import BudgetExceeded, Damaged, HoldfastError, Misuse, Refusal, StoreDamaged, StoreError, UndoFailed, UnknownRun
 from .store import Head, Query, Repairable, Row
@@ -441,6 +442,8 @@ def _settling(run_id: str, step_id: str) -> list[str]:
 def _answering(run_id: str, ask_id: str, asked: Question) -> list[str]:
     ask = shlex.quote(f"{run_id}/{ask_id}")
     raising = [f"holdfast resume {run_id} --budget {name}=AMOUNT" for name in asked.opened.grants]
+    if asked.opened.wants.get("kind", "yes or no") != "yes or no":
+        return [f"holdfast answer {ask} ANSWER    ({shown(asked.opened.wants)})"]
     return [f"holdfast answer {ask} yes", f"holdfast answer {ask} no", *raising]
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from . import _records as rec
 from ._ledger import BUDGET, Ledger
 from ._models import Models
-from ._replay import UNDO, History, Question
+from ._replay import QUESTION, UNDO, History, Question
 from .errors import Damaged, LeaseLost, Unwinding
 from .store import Append, Head, Row
 
@@ -162,7 +162,7 @@ class Journal:
 
     __slots__ = (
         "_unsettled", "asks", "behind", "broken", "claims", "generation", "groups", "head", "histories", "keeps", "ledger", "looks",
-        "models", "prints", "silences", "started", "states", "superseded", "times", "undoing", "verdict",
+        "models", "prints", "silences", "started", "states", "superseded", "taken", "times", "undoing", "verdict", "waits",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
@@ -180,6 +180,8 @@ class Journal:
         self.prints: dict[str, rec.Json] = {}
         self.looks: dict[str, int] = {}
         self.models = Models()
+        self.waits: dict[str, rec.WaitBegun] = {}
+        self.taken: set[str] = set()
         self.silences: list[tuple[int, int]] = []
         self.states: dict[str, list[tuple[int, bytes]]] = {}
         self.times: dict[str, list[int]] = {}
@@ -228,6 +230,7 @@ class Journal:
                     pass
                 case rec.StepDone() if record.step_id not in self.keeps:
                     self.histories.pop(record.step_id, None)
+                    self.waits.pop(record.step_id, None)
                     self._unsettled.pop(record.step_id, None)
                 case _:
                     self._index(record, row)
@@ -249,7 +252,7 @@ class Journal:
 
     def open_asks(self) -> list[tuple[str, Question]]:
         """The questions that nobody has answered; once the run is undone, nobody needs to know what its steps had asked."""
-        asked = [(ask_id, question) for ask_id, question in self.asks.items() if question.answer is None]
+        asked = [(ask_id, question) for ask_id, question in self.asks.items() if question.is_open()]
         return asked if self.undoing is None else [(ask_id, question) for ask_id, question in asked if f":{UNDO}" in ask_id]
 
     def _index(self, record: rec.Record, row: Row) -> None:
@@ -267,8 +270,7 @@ class Journal:
                 self._go_behind(record.cleared)
             case rec.RunDone() | rec.RunFailed() | rec.RunCancelled() | rec.RunBlocked() | rec.RunRepaired() | rec.RunWaiting():
                 self.verdict = record
-                if isinstance(record, rec.RunFailed):
-                    self._forget_no()
+                self._index_verdict(record)
             case _ if isinstance(record, STEP_KINDS):
                 self._fold_step(record, row)
             case rec.RunUndoing():
@@ -290,6 +292,14 @@ class Journal:
         asked = self.asks.get(BUDGET)
         if asked is not None and asked.answer is not None and not asked.answer.yes:
             del self.asks[BUDGET]
+
+    def _index_verdict(self, record: rec.Record) -> None:
+        """What the way in which the run stopped says of its questions; of those it parked with, whoever is to know has been told."""
+        if isinstance(record, rec.RunFailed):
+            self._forget_no()
+        if isinstance(record, rec.RunWaiting):
+            for ask_id in self.asks.keys() & set(record.steps):
+                self.asks[ask_id].told = True
 
     def _go_behind(self, cleared: Sequence[str]) -> None:
         """Decide anew what had ended the run: failed steps, and what a person had said no to."""
@@ -364,18 +374,35 @@ class Journal:
             undo = self.histories.get(f"{UNDO}{step_id}")  # as yet it can only be that of this very effect
             if history.effect and not (undo is not None and undo.landed()):
                 self.superseded.append((step_id, history))
+        own = {ask_id for ask_id, asked in self.asks.items() if asked.opened.topic == QUESTION and asked.seq >= seq}
+        self.asks = {ask_id: asked for ask_id, asked in self.asks.items() if ask_id not in own}
         self.groups = {group for found in self.histories for group in _groups_above(found)}
         self.states = {name: [saved for saved in values if saved[0] < seq] for name, values in self.states.items()}
 
     def _index_beside(self, record: rec.Record, row: Row) -> None:
-        """What is recorded beside the steps: states, times, questions, prints, models."""
+        """What is recorded beside the steps: states, times, waits, prints, models."""
         match record:
             case rec.StateSaved():
                 self.states.setdefault(record.step_id, []).append((row.seq, record.value or b"null"))
             case rec.TimeRead():
                 self.times.setdefault(record.step_id, []).extend(record.times_us)
+            case rec.WaitBegun():
+                self.waits[record.step_id] = record
+            case rec.MessageTaken():
+                self.taken.add(record.key)
+            case rec.WatchTaken():
+                self.prints[record.step_id] = record.found
+                self.looks[record.step_id] = self.looks.get(record.step_id, 0) + (not record.accepted)
+            case rec.ModelChanged() | rec.ModelAccepted():
+                self.models.fold_change(record)
+            case _:
+                self._index_word(record, row)
+
+    def _index_word(self, record: rec.Record, row: Row) -> None:
+        """What people were asked and said."""
+        match record:
             case rec.AskOpened():
-                self.asks[record.step_id] = Question(record, row.at_us)
+                self.asks[record.step_id] = Question(record, row.at_us, seq=row.seq)
                 if record.step_id == BUDGET and record.about != self.ledger.about(record.about):
                     self._settle_budget("the engine", "the limits changed while it was put")
             case rec.AskAnswered():
@@ -383,14 +410,11 @@ class Journal:
                 asked.answer = record
                 if record.yes and asked.opened.grants:
                     self.ledger.grant(asked.opened.grants)
+            case rec.AskClosed():
+                self.asks[record.step_id].closed = record.reason
             case rec.BudgetSet():
                 self.ledger.set(record.limits)
                 self._settle_budget(record.by, record.reason)
-            case rec.WatchTaken():
-                self.prints[record.step_id] = record.found
-                self.looks[record.step_id] = self.looks.get(record.step_id, 0) + (not record.accepted)
-            case rec.ModelChanged() | rec.ModelAccepted():
-                self.models.fold_change(record)
             case _:
                 pass
 
@@ -401,6 +425,8 @@ class Journal:
             if not getattr(record, "lost", False):
                 self.groups.update(_groups_above(record.step_id))
         history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)
+        if history.outcome is not None:
+            self.waits.pop(record.step_id, None)
         if isinstance(record, (rec.StepDone, rec.StepFailed)):
             self.models.fold(record)
         if history.effect and not isinstance(record, rec.StepDone):

@@ -19,7 +19,7 @@ from ._clock import Clock
 from ._ids import new_owner
 from ._journal import Journal
 from ._ledger import BUDGET
-from ._run import Run
+from ._run import MESSAGE, Run
 from ._steps import started
 from .budget import read_limits
 from .errors import Cancelled, HoldfastError, Unwinding
@@ -157,6 +157,8 @@ def deliver(run: Run, letter: Letter) -> None:
             _settle(run, body, letter)
         case "answer" if body:
             _answer(run, body, letter)
+        case "message" if body and "name" in body and "value" in body:
+            _message(run, body, letter)
         case "budget" if body and _limits(body):
             _told(run, rec.BudgetSet(step_id=BUDGET, limits=_limits(body), by=body["by"], reason=body.get("reason", "")), letter)
         case _:
@@ -210,11 +212,21 @@ def _settle(run: Run, body: rec.Json, letter: Letter) -> None:
 
 def _answer(run: Run, body: rec.Json, letter: Letter) -> None:
     question = run.journal.asks.get(body["ask"])
-    if question is None or question.answer is not None or question.too_late(letter.at_us):
+    if question is None or not question.is_open() or question.too_late(letter.at_us):
         log.warning("run %s has no open question %s any more; the word of %s changes nothing", run.id, body["ask"], body["by"])
         run.stale.append(letter.letter_id)
         return
-    _told(run, rec.AskAnswered(step_id=body["ask"], yes=bool(body["yes"]), by=body["by"], reason=body.get("reason", "")), letter)
+    value = body["value"].encode() if body.get("value") is not None else None
+    answer = rec.AskAnswered(step_id=body["ask"], yes=bool(body["yes"]), by=body["by"], reason=body.get("reason", ""), value=value)
+    _told(run, answer, letter)
+
+
+def _message(run: Run, body: rec.Json, letter: Letter) -> None:
+    """Keep a message for the step that takes it; until then it stays in the store too."""
+    name = run.mail.put(letter.letter_id, body)
+    for waiter in list(run.waiters):
+        if name and waiter.step_id == f"{MESSAGE}{name}":
+            waiter.wake()
 
 
 def _told(run: Run, record: rec.Record, letter: Letter) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import getpass
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _records as rec
+from ._answers import misfit, read
+from ._calls import shown_call
 from ._decorators import Agent
 from ._door import acceptance
+from ._failpoints import reach
 from ._ids import checked_text
 from ._inspect import loaded
 from ._journal import Journal
 from ._ledger import BUDGET
 from ._runner import Engine, Order, escaped, silent
-from ._steps import shown_call
 from .budget import Budget, shown
 from .errors import LeaseLost, Refusal, UnknownAgent, Unwinding
 from .store import Head
@@ -68,9 +70,17 @@ def resolve(engine: Engine, run_id: str, step_id: str, *, landed: object, not_la
     return f"the run is ready to go on: holdfast resume {run_id} --here APP.py"
 
 
-def answer(engine: Engine, run_id: str, ask_id: str, *, yes: bool, by: str, reason: str) -> str:
+class Given(NamedTuple):
+    """An answer: a value, or what a person typed, which is read as the question wants it."""
+
+    value: object
+    typed: bool = False
+
+
+def answer(engine: Engine, run_id: str, ask_id: str, *, given: Given, by: str, reason: str) -> str:
     """Answer a question; gives what happens next, in words."""
     by, reason = checked_text(by, "by"), checked_text(reason, "reason")
+    said: dict[str, Any] = {}
 
     def still_open(journal: Journal, *, owned: bool) -> None:
         del owned
@@ -79,15 +89,60 @@ def answer(engine: Engine, run_id: str, ask_id: str, *, yes: bool, by: str, reas
         if question is None:
             raise Refusal(f"run {run_id!r} has no question {ask_id!r}; nothing was changed. `holdfast inbox` lists the open ones")
         if question.answer is not None:
-            said = "yes" if question.answer.yes else "no"
-            raise Refusal(f"question {ask_id!r} of run {run_id!r} was answered by {question.answer.by}: {said}; nothing was changed")
+            raise _second(run_id, ask_id, question.answer)
+        if question.closed:
+            raise Refusal(f"question {ask_id!r} of run {run_id!r} is closed, {question.closed}; nothing was changed")
         if question.too_late(engine.clock.now_us()):
             raise Refusal(f"the time to answer {ask_id!r} of run {run_id!r} is over; nothing was changed")
+        if question.opened.who and by not in question.opened.who:
+            raise Refusal(f"{ask_id!r} of run {run_id!r} is for {', '.join(question.opened.who)} to answer, not {by}; nothing was changed")
+        said.update(_read(question.opened, given))
+        _refuse_second(engine, run_id, ask_id)
 
-    record = rec.AskAnswered(step_id=ask_id, yes=yes, by=by, reason=reason)
-    letter = {"ask": ask_id, "yes": yes, "by": by, "reason": reason}
+    still_open(Journal.load(*loaded(engine, run_id)), owned=False)
+    value = None if said["value"] is None else said["value"].encode()
+    record = rec.AskAnswered(step_id=ask_id, yes=said["yes"], by=by, reason=reason, value=value)
+    letter = {"ask": ask_id, "by": by, "reason": reason, **said}
+    reach("answer.before")
     owned = _tell(engine, run_id, still_open, [record], kind="answer", letter=letter, why=f"answer by {by}")
+    reach("answer.after")
     return EXECUTES if owned else f"the run is ready to go on: holdfast resume {run_id} --here APP.py"
+
+
+def _read(asked: rec.AskOpened, given: Given) -> dict[str, Any]:
+    """An answer as it is stored; one that is not what was asked for is refused."""
+    value = read(asked.wants, str(given.value)) if given.typed else given.value
+    problem = misfit(asked.wants, value)
+    if problem:
+        raise Refusal(f"{problem}; nothing was changed")
+    return {"yes": bool(value), "value": None} if not asked.wants else {"yes": True, "value": _encoded(value)}
+
+
+def _second(run_id: str, ask_id: str, first: rec.AskAnswered) -> Refusal:
+    return Refusal(f"question {ask_id!r} of run {run_id!r} was answered by {first.by}: {first.said()}; nothing was changed")
+
+
+def _refuse_second(engine: Engine, run_id: str, ask_id: str) -> None:
+    """An answer that is under way to the run's owner, or waits for the next one, is the first."""
+    for letter in engine.store.letters([run_id]):
+        body = json.loads(letter.body) if letter.kind == "answer" else {}
+        if body.get("ask") == ask_id:
+            value = None if body.get("value") is None else body["value"].encode()
+            raise _second(run_id, ask_id, rec.AskAnswered(step_id=ask_id, yes=body["yes"], by=body["by"], value=value))
+
+
+def send(engine: Engine, run_id: str, name: str, value: object, *, by: str, key: str = "") -> str:
+    """Leave a message for a run, which keeps it until its code takes it; gives what happens next, in words."""
+    if not checked_text(name, "the name of a message"):
+        raise Refusal("a message needs a name, the one that the run receives; nothing was sent")
+    head, _ = loaded(engine, run_id)
+    if head.status in ("done", "cancelled"):
+        raise Refusal(f"run {run_id!r} is {head.status} and takes no messages any more; nothing was sent")
+    body = {"name": name, "value": json.loads(_encoded(value)), "by": checked_text(by, "by"), "key": checked_text(key, "key")}
+    reach("send.before")
+    engine.store.post(run_id, "message", json.dumps(body).encode(), engine.clock.now_us())
+    reach("send.after")
+    return f"the message is kept until the run receives {name!r}"
 
 
 def cancel(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
@@ -249,7 +304,7 @@ def _encoded(landed: object) -> str:
     try:
         return json.dumps(landed, ensure_ascii=False, allow_nan=False).encode().decode()
     except (TypeError, ValueError) as error:
-        raise Refusal(f"the result that landed must be JSON ({error}); nothing was changed") from error
+        raise Refusal(f"it must be JSON ({error}); nothing was changed") from error
 
 
 def _settled_by(settled: rec.DoubtSettled | None) -> str:

@@ -268,25 +268,69 @@ class DoubtSettled(Record):
 
 @fact(kw_only=True)
 class AskOpened(Record):
-    """Somebody must answer before the run goes on here: an approval, a drift, a budget, of which a yes `grants` these limits."""
+    """Somebody must answer before the run goes on here: a question of the agent's, an approval, a drift, a budget.
+
+    `wants` says what the answer must look like, `who` may give it (nobody named: anybody); of a budget a yes `grants` these limits.
+    """
 
     kind = "ask.opened"
     topic: str
     question: str
     about: str = ""
     until_us: int = 0
+    wants: Json = field(default_factory=dict)
+    who: list[str] = field(default_factory=list)
+    details: Any = None
     grants: dict[str, float] = field(default_factory=dict)
 
 
 @fact(kw_only=True)
 class AskAnswered(Record):
-    """The answer to a question, yes or no; `timed_out` where nobody gave one in time."""
+    """The answer to a question, yes or no, or `value`; `timed_out` where nobody gave one in time."""
 
     kind = "ask.answered"
     yes: bool
     by: str
     reason: str = ""
     timed_out: bool = False
+
+    def said(self) -> str:
+        """The answer in a word, or as JSON."""
+        if self.value is None:
+            return "yes" if self.yes else "no"
+        return {b"true": "yes", b"false": "no"}.get(self.value) or self.value.decode()
+
+
+@fact(kw_only=True)
+class AskClosed(Record):
+    """The run went on without an answer: a time-out or a race broke off the step that had asked."""
+
+    kind = "ask.closed"
+    reason: str = ""
+
+
+@fact(kw_only=True)
+class WaitBegun(Record):
+    """A step waits for `what`, a time or a message, until `until_us` if that is not 0; `about` is the fingerprint of its call."""
+
+    kind = "wait.begun"
+    what: str
+    until_us: int = 0
+    about: str = ""
+
+
+@fact(kw_only=True)
+class MessageTaken(Record):
+    """A step took the message `name`, which `by` had sent; `key` tells repetitions of one sending.
+
+    `unfit` says why it was put aside instead, where it is not what the code receives.
+    """
+
+    kind = "message.taken"
+    name: str
+    by: str
+    key: str = ""
+    unfit: str = ""
 
 
 @fact(kw_only=True)
@@ -370,8 +414,8 @@ KINDS: dict[str, type[Record]] = {
     for cls in (
         RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunRepaired,
         RunUndoing, StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
-        DoubtOpened, DoubtSettled, AskOpened, AskAnswered, BudgetSet, WatchTaken, WatchDrifted, ModelChanged, ModelAccepted,
-        TimeoutFired, StateSaved, TimeRead,
+        DoubtOpened, DoubtSettled, AskOpened, AskAnswered, AskClosed, WaitBegun, MessageTaken, BudgetSet, WatchTaken, WatchDrifted,
+        ModelChanged, ModelAccepted, TimeoutFired, StateSaved, TimeRead,
     )
 }  # fmt: skip
 

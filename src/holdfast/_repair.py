@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from . import _records as rec
+from ._calls import shown_call
 from ._failpoints import reach
 from ._ids import checked_run_id, checked_text
 from ._inspect import checkpoint_of
 from ._journal import GENESIS, Journal, args_digest, at_position, chain, empty_head, fold_head, record_of, verified
 from ._replay import History
 from ._runner import Engine
-from ._steps import shown_call
 from .errors import Damaged, Refusal, StoreDamaged, UnknownRun
 from .store import Head, Repair, Repairable, Row
 

@@ -34,6 +34,9 @@ CLEANUP = "cleanup."
 UNDO = "undo:"
 """How the id of an undo begins; what follows is the id of the step that it takes back."""
 
+QUESTION = "ask"
+"""The topic of what an agent itself asks."""
+
 THE_ENGINE = ("probe", "reset")
 """Who settles doubts without being a person."""
 
@@ -205,11 +208,21 @@ class History:
 
 @dataclass(slots=True)
 class Question:
-    """What a person was asked, and the answer once there is one."""
+    """What a person was asked, and the answer once there is one; or why it is closed without.
+
+    `told` says that the run has parked with it: whoever is to be notified of questions has been.
+    """
 
     opened: rec.AskOpened
     at_us: int
     answer: rec.AskAnswered | None = None
+    closed: str = ""
+    told: bool = False
+    seq: int = 0
+
+    def is_open(self) -> bool:
+        """Whether an answer is still wanted."""
+        return self.answer is None and not self.closed
 
     def too_late(self, at_us: int) -> bool:
         """Whether an answer given at that time comes after the end of its time."""

@@ -10,27 +10,43 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import logging
 import random
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 from . import _records as rec
 from ._clock import Clock
 from ._commit import Committer
 from ._ids import effect_key, seeded, uuid_from
 from ._journal import Journal
+from ._mail import Mail
 from ._models import OnModelChange
-from ._replay import CANCEL, CLEANUP, UNDO
+from ._replay import CANCEL, CLEANUP, QUESTION, UNDO
 from ._riders import Riders
 from ._turnstile import Turnstile
 from .errors import Cancelled, HoldfastError, Parked, Stopped, Unwinding
 
 if TYPE_CHECKING:
-    from ._steps import Call
+    from ._calls import Call
     from ._watch import Watched
 
+
+OnAsk: TypeAlias = Callable[[str, str, str, Any], object]
+"""Called with run id, question id, question and details of every new question."""
+
+log = logging.getLogger("holdfast")
+
+LETTER_GRACE_US = 1_000_000
+"""How long an answer or a message that was posted in time may be under way: it beats the clock."""
+
+MESSAGE = "message:"
+"""How that begins what a step waits for that wants a message; its name follows."""
+
+A_TIME = "a time"
+"""What a sleep waits for."""
 
 PARK_CHECK_S = 0.05
 """After a step or branch ended beside others that wait, how long its code has before the run is looked at for parking."""
@@ -208,10 +224,10 @@ class Waiter:
     `place` is what it is known by among those that wait: several steps may wait for one answer.
     """
 
-    __slots__ = ("event", "future", "outcome", "place", "step_id")
+    __slots__ = ("event", "future", "outcome", "place", "scope", "step_id")
 
-    def __init__(self, step_id: str, place: str) -> None:
-        self.step_id, self.place = step_id, place
+    def __init__(self, step_id: str, place: str, scope: Scope) -> None:
+        self.step_id, self.place, self.scope = step_id, place, scope
         self.event = threading.Event()
         self.future: asyncio.Future[None] | None = None
         self.outcome: Unwinding | None = None
@@ -252,6 +268,7 @@ class Run:
         resources: Sequence[object] = (),
         lease_s: float = 0.0,
         on_model_change: OnModelChange = "warn",
+        on_ask: OnAsk | None = None,
     ) -> None:
         assert journal.started is not None
         self.journal, self.committer, self.clock = journal, committer, clock
@@ -264,6 +281,9 @@ class Run:
         self.requested: set[str] = set()
         self.long_steps: dict[str, tuple[Call, int]] = {}  # with its attempt, or 0 once it has been shown
         self.riders = Riders()
+        self.mail = Mail(set(journal.taken))
+        self.on_ask = on_ask
+        self.awaits: set[str] | None = None
         self.keys: dict[str, tuple[str, str, str]] = {}
         self.cleanups: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object]]] = []
         self.waiters: list[Waiter] = []
@@ -397,6 +417,7 @@ class Run:
     def park_if_stuck(self) -> None:
         """Unwind the code when nothing is left to do but to wait."""
         if self.ended is None and self.stuck():
+            self.awaits = {name for waiter in self.waiters for name in (waiter.step_id, waiter.place)}
             self.wakes_us = self.wake_us()
             self.unwind(Parked())
 
@@ -404,16 +425,56 @@ class Run:
         """Whether every line of execution that is known waits for a person, no step runs, and no time-out is about to fire."""
         if not self.waiters or any(group.can_begin() for group in self.groups):
             return False
-        if any(block.due() for scope in self.scopes for block in scope.blocks):
-            return False
+        if any(waiter.event.is_set() for waiter in self.waiters):
+            return False  # one was woken, and has yet to go on
+        if not self.blocking and any(block.due() for scope in self.scopes for block in scope.blocks):
+            return False  # among threads nothing fires by itself: the step that waits is begun anew, and finds its time over
         joining = {id(group.scope) for group in self.groups if group.begun > group.ended}
         return all(scope.lives == scope.doubts and (scope.doubts > 0 or id(scope) in joining) for scope in self.scopes)
 
     def wake_us(self) -> int:
         """When the run has something to do even if nobody answers: the end of a time-out or of a question's time."""
         ends = [block.deadline_us() for scope in self.scopes for block in scope.blocks]
-        ends += [question.opened.until_us for _, question in self.journal.open_asks() if question.opened.until_us]
+        asked = [question.opened.until_us for ask_id, question in self.journal.open_asks() if self._is_awaited(ask_id)]
+        ends += [until_us + LETTER_GRACE_US for until_us in asked if until_us]
+        ends += [wait.until_us + self._grace_us(wait) for wait in self.open_waits().values() if wait.until_us]
         return min(ends, default=0)
+
+    def _is_awaited(self, name: str) -> bool:
+        """Whether some line of execution waits for this; where the run did not come to a standstill, it may be about to."""
+        return self.awaits is None or name in self.awaits
+
+    def open_waits(self) -> dict[str, rec.WaitBegun]:
+        """The times and messages that the code waits for; once the run is undone, it waits for none."""
+        begun = {} if self.undo.asked is not None else self.journal.waits
+        return {step_id: wait for step_id, wait in begun.items() if self._is_awaited(step_id)}
+
+    def unwanted_asks(self) -> list[str]:
+        """The open questions of steps that the code has gone on without."""
+        asked = self.journal.open_asks()
+        return [ask_id for ask_id, one in asked if one.opened.topic in (QUESTION, "approval") and not self._is_awaited(ask_id)]
+
+    def notify(self, ask_id: str) -> None:
+        """Tell whoever wants to know of questions; again after a crash that came before the run parked with it."""
+        question = self.journal.asks[ask_id]
+        if self.on_ask is None or question.told or not question.is_open():
+            return
+        question.told, opened = True, question.opened
+        try:
+            self.on_ask(self.id, ask_id, opened.question, opened.details)
+        except Exception:
+            log.exception("on_ask failed for question %s of run %s; the run waits all the same", ask_id, self.id)
+
+    def _grace_us(self, wait: rec.WaitBegun) -> int:
+        return 0 if wait.what == A_TIME else LETTER_GRACE_US
+
+    def has_mail_for(self, what: str) -> bool:
+        """Whether the message that is waited for is there."""
+        return what.startswith(MESSAGE) and self.mail.first(what.removeprefix(MESSAGE)) is not None
+
+    def spoken(self, about: str) -> bool:
+        """Whether what somebody waits for has come: a word about a step, an answer, a message."""
+        return self.journal.spoken(about) or self.has_mail_for(about)
 
     def draw_uuid(self, where: Scope | Body) -> uuid.UUID:
         return uuid_from(where.random())

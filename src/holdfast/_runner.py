@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Generator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from . import _records as rec
-from ._asking import LETTER_GRACE_US
+from ._calls import shown_call
 from ._clock import Clock
 from ._commands import Pause
 from ._commit import Committer
@@ -25,8 +26,7 @@ from ._journal import Journal, args_digest
 from ._lease import Keeper, Observer, deliver
 from ._ledger import recorded
 from ._replay import UNDO
-from ._run import EDGE_S, Run, Scope, active, place
-from ._steps import shown_call
+from ._run import EDGE_S, OnAsk, Run, Scope, active, place
 from .budget import Budget
 from .codec.fingerprint import fingerprint
 from .errors import (
@@ -59,6 +59,17 @@ class Engine:
     observer: Observer
     resources: Sequence[object]
     lease_s: float
+    on_ask: OnAsk | None = None
+
+
+class Voice(Protocol):
+    """Somebody at hand who may be asked while the run waits."""
+
+    def put(self, run_id: str) -> bool:
+        """Show what the run asks; False where there is nothing to show, or nobody listens."""
+
+    def look(self) -> None:
+        """Take what was said meanwhile, without waiting for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +84,7 @@ class Order:
     budget: Budget | None = None
     wait: bool = True
     recorded_arguments: bool = False
+    voice: Voice | None = None
 
     def fingerprint(self) -> str:
         return fingerprint(self.agent.arguments.bind(self.args, self.kwargs))
@@ -99,22 +111,23 @@ Errand: TypeAlias = Generator[Pause | Claim | Play, Any, Any]
 
 def attend(engine: Engine, order: Order) -> Errand:
     """From the order to its result, through whatever waits the run has in it."""
-    announced = False
+    announced, heard = False, set[int]()
     while True:
         try:
             taken = yield from _acquire(engine, order)
+            heard = taken.heard if isinstance(taken, Run) else heard
             return (yield Play(taken)) if isinstance(taken, Run) else _result(order, taken)
         except RunWaiting as waiting:
             if not order.wait:
                 raise
-            if not announced:
+            if not (order.voice is not None and order.voice.put(order.run_id)) and not announced:
                 announced = True
                 sys.stderr.write(f"holdfast: {waiting.while_it_waits()}\n")
         except Stopped as stopped:
             raise stopped.error from stopped
         finally:
             engine.keeper.let_go(order.run_id, order)
-        yield from _until_moved(engine, order.run_id)
+        yield from _until_moved(engine, order, heard)
 
 
 async def attend_async(engine: Engine, order: Order) -> Any:
@@ -203,6 +216,7 @@ def _acquire(engine: Engine, order: Order) -> Errand:
         return Run(
             journal=journal, committer=engine.committer, clock=engine.clock, blocking=not order.agent.is_async,
             resources=engine.resources, lease_s=engine.lease_s, on_model_change=order.agent.on_model_change,
+            on_ask=engine.on_ask,
         )  # fmt: skip
 
 
@@ -288,13 +302,18 @@ def _result(order: Order, journal: Journal) -> Any:
     raise AssertionError(f"run {order.run_id} has ended without a verdict")
 
 
-def _until_moved(engine: Engine, run_id: str) -> Errand:
-    """Wait, holding nothing, until somebody has written to the run."""
+def _until_moved(engine: Engine, order: Order, heard: AbstractSet[int]) -> Errand:
+    """Wait, holding nothing, until somebody has written to the run; what it had `heard` already does not wake it."""
+    run_id = order.run_id
     before = engine.store.head(run_id)
-    while before is not None and before.status == "waiting" and not engine.store.letters([run_id]):
-        if before.wake_us and engine.clock.now_us() >= before.wake_us + LETTER_GRACE_US:
+    while before is not None and before.status == "waiting":
+        if any(letter.letter_id not in heard for letter in engine.store.letters([run_id])):
+            return
+        if before.wake_us and engine.clock.now_us() >= before.wake_us:
             return
         yield Pause(POLL_S)
+        if order.voice is not None:
+            order.voice.look()
         if engine.store.head(run_id) != before:
             return
 

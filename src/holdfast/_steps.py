@@ -8,31 +8,25 @@ done again.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import copy
-import hashlib
-import json
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import _records as rec
-from ._asking import consult
-from ._commands import Commit, Hang, Invoke, Life, Pause, Settle, Turn
+from ._asking import closing, consult
+from ._calls import SHOWN, Call, shown_call
+from ._commands import Came, Commit, Hang, Invoke, Life, Pause, Settle, Turn
 from ._door import let_through, model_changes, overheard, pass_the_door, within_budget
-from ._doubt import Action, Attempt, Finished, Found, Move, Uncertain, ask_first, opened, settle
+from ._doubt import Attempt, Finished, Found, Move, Uncertain, ask_first, opened, settle
 from ._failpoints import reach
-from ._landing import Rules, landing
+from ._landing import landing
 from ._models import is_reply, read
-from ._replay import UNDO, Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
+from ._replay import CANCEL, UNDO, Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
 from ._replay import Hang as Hung
-from ._run import Body, Scope
+from ._run import Body
 from ._trying import asked_to_wait_s, delay_after, left_to_wait
-from .breaker import Circuit
 from .codec.failures import failure, rebuild, told
-from .codec.fingerprint import encode_arguments, identity
-from .codec.signature import Arguments, return_annotation
-from .codec.values import ValueCodec, codec_for
 from .errors import (
+    BranchLost,
     CircuitOpen,
     Drifted,
     HoldfastError,
@@ -49,137 +43,12 @@ from .errors import (
     ResultNotKept,
     RunInterrupted,
     UndecodableResult,
+    Undeliverable,
     WrongMode,
 )  # fmt: skip
-from .retry import Retry
 
-OURS = (CircuitOpen, Drifted, Refused, NotKept, NestedStep, LostContext, WrongMode, NoRun, KeyReused, Misuse)
+OURS = (Undeliverable, CircuitOpen, Drifted, Refused, NotKept, NestedStep, LostContext, WrongMode, NoRun, KeyReused, Misuse)
 """Errors of our own that a body may raise, and that come back as themselves."""
-
-SHOWN = 200
-"""Characters of a value or call that an error message shows."""
-
-
-class Approve(NamedTuple):
-    """A person must agree first: always or `when` the arguments ask for it, and within a time."""
-
-    when: Callable[..., bool] | None = None
-    timeout_s: float | None = None
-
-
-class Spec:
-    """What was declared of a step: its function and its options."""
-
-    __slots__ = (
-        "_codec", "approve", "arguments", "breaker", "call_id", "effect", "errors", "fn", "ignore", "in_doubt", "is_async", "key", "name",
-        "raises", "retry", "returns", "timeout_s", "undo",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        *,
-        fn: Callable[..., Any],
-        name: str,
-        is_async: bool,
-        in_doubt: Action | None = None,
-        approve: Approve | None = None,
-        key: str | Callable[..., str] | None = None,
-        retry: Retry | None = None,
-        breaker: Circuit | None = None,
-        timeout_s: float | None = None,
-        raises: tuple[type[BaseException], ...] = (),
-        errors: Rules = (),
-        call_id: str | Callable[..., str] | None = None,
-        returns: object = None,
-        ignore: tuple[str, ...] = (),
-        undo: Spec | None = None,
-    ) -> None:
-        self.fn, self.name, self.is_async = fn, name, is_async
-        self.effect, self.in_doubt, self.key = in_doubt is not None, in_doubt, key
-        self.approve, self.undo, self.breaker = approve, undo, breaker
-        self.retry, self.timeout_s, self.raises, self.errors = retry, timeout_s, raises, errors
-        self.call_id, self.returns, self.ignore = call_id, returns, ignore
-        self.arguments = Arguments(fn, ignore)
-        self._codec: ValueCodec | None = None
-
-    def codec(self) -> ValueCodec:
-        """How results are kept; built once, before the first intent."""
-        if self._codec is None:
-            annotation = return_annotation(self.fn) if self.returns is None else self.returns
-            self._codec = codec_for(annotation, f"the result of step {self.name!r}")
-        return self._codec
-
-
-class Call:
-    """One call of a step in a run: who, with what, numbered by its `home` and executed in its `scope`."""
-
-    __slots__ = ("args", "bound", "fingerprint", "home", "key", "kwargs", "run", "scope", "spec", "started_at_us", "step_id", "text")
-
-    def __init__(self, spec: Spec, scope: Scope, step_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.spec, self.home, self.scope, self.run, self.step_id = spec, scope, scope, scope.run, step_id
-        self.args, self.kwargs = args, kwargs
-        self.bound = spec.arguments.bind(args, kwargs)
-        self.fingerprint, self.text = identity(self.bound)
-        self.key = ""
-        self.started_at_us = 0
-
-    def shown(self) -> str:
-        """The call as a person would write it."""
-        return shown_call(self.spec.name, encode_arguments(self.bound))
-
-    def first_us(self) -> int:
-        """When the first intent of this effect was recorded."""
-        return self.run.journal.histories[self.step_id].first_us
-
-    def started_us(self) -> int:
-        """When the latest attempt began."""
-        return self.run.journal.histories[self.step_id].started_us
-
-    def unfit(self, value: bytes | None) -> str:
-        """Why these bytes cannot be the result of this call, or nothing."""
-        try:
-            self.spec.codec().give_back(value or b"null")
-        except ValueError as error:
-            return f"{error}; it must be {self.spec.codec().shape()}"
-        return ""
-
-    def asked_model(self) -> str:
-        """The model that the arguments name, if one of them is called `model`."""
-        given = self.spec.arguments.value_of("model", self.args, self.kwargs)
-        return given if isinstance(given, str) else ""
-
-    def kept(self) -> tuple[bytes, str]:
-        """The arguments as they are stored, and their digest."""
-        args = encode_arguments(self.bound) if self.text is None else self.text
-        return args, hashlib.sha256(args).hexdigest()
-
-    def kept_arguments(self) -> dict[str, Any]:
-        """The same as fields of a record."""
-        args, args_sha = self.kept()
-        return {"args": args, "args_sha": args_sha}
-
-    def as_it_is_now(self) -> Call:
-        """The call with its arguments as they are now, whatever becomes of them; what cannot be copied stays itself."""
-        kept = copy.copy(self)
-        with contextlib.suppress(Exception):
-            kept.args, kept.kwargs = copy.deepcopy((self.args, self.kwargs))
-        return kept
-
-    def blamed(self, error: BaseException) -> BaseException:
-        """The error, marked with the step it came from: a resumed run goes behind the failure that escaped."""
-        with contextlib.suppress(AttributeError):
-            error.__holdfast_step__ = (self.run.id, self.step_id)  # type: ignore[attr-defined]
-        return error
-
-
-def shown_call(name: str, args: bytes | None) -> str:
-    """A call with its arguments, shortened for a message."""
-    try:
-        bound = json.loads(args or b"{}")
-        inside = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in bound.items())
-    except (ValueError, AttributeError):
-        inside = "..."
-    return f"{name}({inside if len(inside) <= SHOWN else inside[:SHOWN] + '...'})"
 
 
 def life(call: Call) -> Life[Any]:
@@ -201,9 +70,7 @@ def life(call: Call) -> Life[Any]:
             yield Turn(decision.seq)
             raise _raised_again(call, decision.record)
         case Execute():
-            if not spec.effect:
-                return (yield from _safe(call, decision.attempt))
-            return (yield from _effect(call, (yield from _first_move(call, decision.attempt))))
+            return (yield from _executed(call, decision.attempt))
         case Doubt():
             return (yield from _effect(call, Uncertain(decision.attempt, decision.reason, live=False, asked=decision.asked)))
         case Landed():
@@ -215,6 +82,34 @@ def life(call: Call) -> Life[Any]:
         case Mismatch():
             recorded = shown_call(decision.recorded, history.args) if history else decision.recorded
             raise run.stop(ReplayMismatch(run.id, call.step_id, recorded, f"calls {call.shown()}"))
+
+
+def _executed(call: Call, attempt: int) -> Life[Any]:
+    if call.spec.wait is not None:
+        return (yield from _waited(call, call.spec.wait))
+    if not call.spec.effect:
+        return (yield from _safe(call, attempt))
+    return (yield from _effect(call, (yield from _first_move(call, attempt))))
+
+
+def _waited(call: Call, wait: Callable[[Call], Life[Came]]) -> Life[Any]:
+    """A step that waits for somebody or something; what came is its outcome."""
+    body = Body(call)
+    call.started_at_us = call.run.clock.now_us()
+    try:
+        came = yield from wait(call)
+        value, result = call.spec.codec().keep(came.value)
+    except Exception as error:
+        raise (yield from _failed(call, body, error, 1)) from error
+    except (asyncio.CancelledError, BranchLost) as error:
+        if call.run.ended is None:
+            yield from _broken_off(call, 1, error)
+        raise
+    reach("wait.before_outcome")
+    seq = yield Commit((*came.records, _done(call, body, value, 1)), came.takes)
+    reach("wait.after_outcome")
+    yield Turn(seq)
+    return result
 
 
 def _introduced(call: Call) -> str:
@@ -326,13 +221,16 @@ def _invoked(call: Call, body: Body, attempt: int) -> Life[Any]:
 
 
 def _broken_off(call: Call, attempt: int, error: BaseException, usage: Sequence[rec.Json] = ()) -> Life[None]:
-    """Record that the body was cancelled; if nothing recorded did it, the run stops here, because replay could not take this path."""
-    cause = call.scope.cause() if isinstance(error, asyncio.CancelledError) else ""
+    """Record that the body was cancelled, and close what it had asked.
+
+    If nothing recorded did it, the run stops here, because replay could not take this path.
+    """
+    cause = call.scope.cause() if isinstance(error, asyncio.CancelledError | BranchLost) else ""
     record = rec.StepBrokenOff(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt, effect=call.spec.effect,
         cause=cause, usage=list(usage),
     )  # fmt: skip
-    seq = yield Commit([record])
+    seq = yield Commit([*(closing(call.run.journal, call.step_id) if cause and cause != CANCEL else ()), record])
     if cause:
         yield Turn(seq)
     elif isinstance(error, asyncio.CancelledError):

@@ -96,6 +96,12 @@ class _Race:
         self._over = False
         self._lock = threading.Lock()
 
+    def entered(self, index: int, branch: Scope) -> None:
+        """A branch begins; where the race is over already, it has lost before its first step."""
+        with self._lock:
+            if self._over and self.winner != index:
+                branch.lost = self.step_id
+
     def finished(self, index: int, branch: Scope) -> None:
         """A branch has come to its end, with a result or an error."""
         with self._lock:
@@ -127,6 +133,8 @@ def _run_threads(
         group.begun += 1
         place.set(inner)
         try:
+            if race:
+                race.entered(index, inner)
             outcomes[index] = _called(branches[index])
             if race and not isinstance(outcomes[index][1], BranchLost):
                 race.finished(index, inner)

@@ -11,7 +11,7 @@ from ._run import Body
 from .retry import retry_after_s
 
 if TYPE_CHECKING:
-    from ._steps import Call
+    from ._calls import Call
 
 
 class Left(NamedTuple):

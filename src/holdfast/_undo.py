@@ -11,11 +11,12 @@ import inspect
 import logging
 
 from . import _records as rec
+from ._calls import Call
 from ._commands import Commit, Life
 from ._doubt import opened
 from ._replay import UNDO, History
 from ._run import Run
-from ._steps import Call, life
+from ._steps import life
 from .codec.failures import failure, told
 from .errors import Cancelled, InDoubt, Parked, ResultNotKept, UndoFailed
 

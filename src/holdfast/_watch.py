@@ -20,7 +20,7 @@ from ._run import Body, Run
 from .errors import Drifted
 
 if TYPE_CHECKING:
-    from ._steps import Call
+    from ._calls import Call
 
 OnChange: TypeAlias = Literal["ask", "fail", "warn"] | Callable[[str, str, str], object]
 

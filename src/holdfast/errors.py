@@ -232,6 +232,17 @@ class RunError(HoldfastError):
     """Something about one run."""
 
 
+class Undeliverable(HoldfastError):
+    """A message cannot be left for a run."""
+
+    def __init__(self, run_id: str, name: str, reason: str) -> None:
+        self.run_id, self.name, self.reason = run_id, name, reason
+        super().__init__(run_id, name, reason)
+
+    def __str__(self) -> str:
+        return f"message {self.name!r} was not left for run {self.run_id!r}: {self.reason}. Start that run first, or look at its id"
+
+
 class UnknownRun(RunError):
     """There is no run with this id."""
 

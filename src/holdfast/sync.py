@@ -32,6 +32,7 @@ from . import (
     Spent,
     StepFailed,
     StoreError,
+    Undeliverable,
     Unknown,
     UnknownRun,
     Verdict,
@@ -53,6 +54,7 @@ from . import (
     verify,
     watch,
 )  # fmt: skip
+from ._blocking_waits import ask, receive, send, sleep
 from ._threads import first, gather, map
 from ._timeouts import timeout_blocking as timeout
 
@@ -60,6 +62,7 @@ __all__ = [
     "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt",
     "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused",
     "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunWaiting", "Spent",
-    "StepFailed", "StoreError", "Unknown", "UnknownRun", "Verdict", "agent", "cleanup", "current", "effect", "first", "gather", "key",
-    "map", "now", "plain", "resend", "reset", "resource", "run", "start", "state", "step", "timeout", "usage", "verify", "watch",
+    "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict", "agent", "ask", "cleanup", "current", "effect",
+    "first", "gather", "key", "map", "now", "plain", "receive", "resend", "reset", "resource", "run", "send", "sleep", "start", "state",
+    "step", "timeout", "usage", "verify", "watch",
 ]  # fmt: skip

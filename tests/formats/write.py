@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 import holdfast as hf
 from crashing import Crash, play
@@ -140,6 +142,29 @@ async def changing() -> str:
     raise Crash
 
 
+@hf.agent(name="waiting")
+async def waiting() -> str:
+    colour: str = await hf.ask("which colour?", Literal["red", "blue"], details={"shop": 7}, who="ann")
+    with suppress(TimeoutError):
+        async with hf.timeout(0.02):
+            await hf.ask("sure?")
+    await hf.sleep(0.001)
+    return colour + await hf.receive("note", str)
+
+
+def record_waits() -> None:
+    for answered in (False, True):
+        with suppress(hf.RunWaiting):
+            play(STORE, waiting, run_id="old-asked")
+        if not answered:
+            with hf.Holdfast(STORE) as app:
+                app.answer("old-asked", "1", "blue", by="ann")
+                app.send("old-asked", "note", 7, by="bob")
+                app.send("old-asked", "note", "!", key="n-1", by="bob")
+    time.sleep(0.05)
+    play(STORE, waiting, run_id="old-asked")
+
+
 def record() -> None:
     SEEN.clear()
     for run_id, agent, args in (
@@ -191,6 +216,7 @@ def record() -> None:
         app.repair("old-repaired", dry_run=False, by="ann", reason="a bad sector")
     with suppress(ValueError):
         play(STORE, undoing, run_id="old-undone")
+    record_waits()
 
 
 def lose_the_tail(run_id: str) -> None:

@@ -23,7 +23,6 @@ from holdfast.cli.options import (
     StoreOption,
     UsageError,
     examples,
-    read_answer,
     read_budget,
     read_duration,
     read_json,
@@ -208,10 +207,17 @@ def cancel(
         return go_on(holdfast, order, screen, undo=True)
 
 
-@app.command(epilog=examples("holdfast answer order-47/approve:7 yes", "holdfast answer order-47/approve:7 no --reason 'too much'"))
+@app.command(
+    epilog=examples(
+        "holdfast answer order-47/approve:7 yes",
+        "holdfast answer order-47/approve:7 no --reason 'too much'",
+        "holdfast answer order-47/3 blue --by ann",
+        "holdfast answer order-47/4 '{\"street\": \"Kelp Lane\", \"number\": 7}'",
+    )
+)
 def answer(
     question: Annotated[str, typer.Argument(metavar="ID", help="RUN/QUESTION, as `holdfast inbox` shows it.", show_default=False)],
-    said: Annotated[str, typer.Argument(metavar="yes|no", help="The answer; it is for good.", show_default=False)],
+    said: Annotated[str, typer.Argument(metavar="ANSWER", help="Yes, no, a text, a number or JSON.", show_default=False)],
     *,
     reason: ReasonOption = "",
     by: ByOption = None,
@@ -220,11 +226,32 @@ def answer(
 ) -> Exit:
     """Answer a question of a run.
 
-    An approval (yes: execute it), a drift (yes: go on with the thing as it is now) or a budget (yes: spend more).
+    A question of its agent, an approval (yes: execute it), a drift (yes: go on with the thing as it is now) or a budget (yes: spend more).
+    The first answer counts.
     """
-    (run, ask), yes = read_question(question), read_answer(said)
+    run, ask = read_question(question)
     with opened(store) as holdfast:
-        Screen(store, as_json).told(run, holdfast.answer(run, ask, yes=yes, by=by, reason=reason))
+        Screen(store, as_json).told(run, holdfast.answer(run, ask, typed=said, by=by, reason=reason))
+    return Exit.FINE
+
+
+@app.command(epilog=examples("holdfast send order-47 delivered '\"on Monday\"'", "holdfast send order-47 stop --by ann"))
+def send(
+    run: RunArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name that the run receives.", show_default=False)],
+    value: Annotated[str, typer.Argument(metavar="[VALUE]", help="The message, as JSON.", show_default=False)] = "null",
+    *,
+    key: Annotated[str, typer.Option(metavar="TEXT", help="The same key again is the same message.", show_default=False)] = "",
+    by: ByOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> Exit:
+    """Leave a message for a run.
+
+    It is kept until the run's code takes it with hf.receive, once, now or later.
+    """
+    with opened(store) as holdfast:
+        Screen(store, as_json).told(run, holdfast.send(run, name, read_json(value, "VALUE"), key=key, by=by))
     return Exit.FINE
 
 

@@ -82,13 +82,6 @@ def _amount(name: str, amount: str) -> float | int | str:
     return float(amount) if name == "usd" else int(amount)
 
 
-def read_answer(given: str) -> bool:
-    """The answer to a question."""
-    if given.lower() not in ("yes", "no"):
-        raise typer.BadParameter(f"{given!r} is not an answer; say yes or no", param_hint="yes|no")
-    return given.lower() == "yes"
-
-
 def read_question(given: str) -> tuple[str, str]:
     """RUN/QUESTION, as `inbox` shows it: a run id holds no slash."""
     run_id, slash, ask_id = given.partition("/")

@@ -1,0 +1,104 @@
+"""The person at the terminal of a process that waits for a run: the question is shown there, and the answer taken.
+
+Nothing blocks on the terminal. Whoever waits for the run looks now and then whether a line was typed, so that an answer from elsewhere, the
+end of a time, or Ctrl-C are noticed as ever. At the end of the input (Ctrl-D) the run goes on waiting for an answer from elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import sys
+from typing import TYPE_CHECKING
+
+from ._answers import shown
+from ._journal import Journal
+from ._runner import Engine
+from .errors import HoldfastError
+
+if TYPE_CHECKING:
+    from ._replay import Question
+
+LINE = 4096
+"""Bytes that are read of what was typed at once."""
+
+MAX_TYPED = 1_000_000
+"""Bytes of one typed answer at the most; what is longer is not typed."""
+
+
+def at_a_terminal(engine: Engine) -> Terminal | None:
+    """The terminal of this process, if a person can see what it writes and type an answer."""
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # no such stream, or it is closed or something else
+        if sys.stdin.isatty() and sys.stderr.isatty():
+            return Terminal(engine, sys.stdin.fileno())
+    return None
+
+
+class Terminal:
+    """Shows the questions of a run one by one, and answers them with what is typed."""
+
+    def __init__(self, engine: Engine, typed_at: int) -> None:
+        self._engine, self._typed_at = engine, typed_at
+        self._typed = b""
+        self._put: tuple[str, str] | None = None
+        self._over = False
+
+    def put(self, run_id: str) -> bool:
+        """Show what the run asks; False where it asks nothing, or the input has come to its end."""
+        asked = None if self._over else self._first_of(run_id)
+        self._put = None
+        if asked is None:
+            return False
+        ask_id, question = asked
+        self._put = (run_id, ask_id)
+        self._show(run_id, ask_id, question)
+        return True
+
+    def look(self) -> None:
+        """Answer with the line that was typed, if there is one by now; one that is refused leaves the question where it is."""
+        while self._put is not None and select.select([self._typed_at], [], [], 0)[0]:
+            part = os.read(self._typed_at, LINE)
+            self._typed += part
+            if not part or len(self._typed) > MAX_TYPED:
+                self._end(*self._put)
+                return
+            line, newline, rest = self._typed.partition(b"\n")
+            if newline:
+                self._typed = rest
+                self._answer(*self._put, line.decode(errors="replace").strip())
+                return
+
+    def _first_of(self, run_id: str) -> tuple[str, Question] | None:
+        found = self._engine.store.load(run_id)
+        asks = [] if found is None else Journal.load(*found).open_asks()
+        now_us = self._engine.clock.now_us()
+        return next(((ask_id, asked) for ask_id, asked in asks if not asked.too_late(now_us)), None)
+
+    def _show(self, run_id: str, ask_id: str, question: Question) -> None:
+        opened = question.opened
+        who = f" (for {', '.join(opened.who)})" if opened.who else ""
+        sys.stderr.write(f"holdfast: run {_plain(run_id)} asks{who}: {_plain(opened.question)}\n")
+        if opened.details is not None:
+            sys.stderr.write(f"  {_plain(json.dumps(opened.details, ensure_ascii=False))}\n")
+        sys.stderr.write(f"  here, or elsewhere with `holdfast answer {run_id}/{ask_id} ANSWER`\n  {_plain(shown(opened.wants))} > ")
+        sys.stderr.flush()
+
+    def _answer(self, run_id: str, ask_id: str, typed: str) -> None:
+        from ._operate import Given, answer, somebody
+
+        try:
+            answer(self._engine, run_id, ask_id, given=Given(typed, typed=True), by=somebody(), reason="")
+        except HoldfastError as error:
+            sys.stderr.write(f"  {_plain(str(error))}\n  > ")
+            sys.stderr.flush()
+
+    def _end(self, run_id: str, ask_id: str) -> None:
+        self._over, self._put = True, None
+        sys.stderr.write(f"\nholdfast: the run goes on by itself once somebody says: holdfast answer {run_id}/{ask_id} ANSWER\n")
+
+
+def _plain(text: str) -> str:
+    """Text of an agent's, which must not command the terminal."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

@@ -1,0 +1,88 @@
+"""An agent that asks, sleeps and receives, and those who answer and send to it, made to be killed.
+
+It is served as `sweep_agent.py` serves its own.
+
+Exit status: 0 done; 75 it waits; anything else is a defect.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import holdfast as hf
+import holdfast.sync as hfs
+from agents_for_tests import sweep_agent
+from holdfast import _drive
+from holdfast.errors import Refusal
+
+RUN_ID = sweep_agent.RUN_ID
+
+
+@hf.step
+def look(what: str) -> str:
+    return sweep_agent.did("look", what)
+
+
+@hf.agent(name="waiting")
+async def waiting() -> list[str]:
+    found = [look("a"), await hf.ask("colour?", str), look("b")]
+    await hf.sleep(0.001)
+    return [*found, await hf.receive("note", str), look("c"), await hf.receive("note", str), await hf.receive("note", str)]
+
+
+@hf.agent(name="waiting")
+def waiting_def() -> list[str]:
+    found = [look("a"), hfs.ask("colour?", str), look("b")]
+    hfs.sleep(0.001)
+    return [*found, hfs.receive("note", str), look("c"), hfs.receive("note", str), hfs.receive("note", str)]
+
+
+@hf.agent
+async def peer() -> None:
+    await hf.send(RUN_ID, "note", "3")
+
+
+def run_once(variant: str, store: str = "") -> int:
+    act, _, keyed = variant.partition(" ")
+    with hf.Holdfast(store) as app:
+        match act:
+            case "answer":
+                try:
+                    app.answer(RUN_ID, "2", "red", by="test")
+                except Refusal as error:
+                    assert "was answered by test" in str(error)  # noqa: PT017 (not a test: it is the program under test)
+            case "send":
+                for value in ("1", "2"):
+                    app.send(RUN_ID, "note", value, key=f"k-{value}" if keyed else "", by="test")
+            case "peer":
+                app.run(peer, run_id="peer")
+            case _:
+                return _played(app, waiting if act == "async" else waiting_def)
+    return 0
+
+
+def _played(app: hf.Holdfast, agent: Any) -> int:
+    try:
+        result = app.run(agent, run_id=RUN_ID, wait=False)
+    except hf.RunWaiting:
+        return sweep_agent.NEEDS_A_PERSON
+    (sweep_agent.folder / "result.json").write_text(json.dumps(result))
+    return 0
+
+
+def break_letters() -> None:
+    """What came is recorded, and its letter not taken with it."""
+    waiting_for, blocking = _drive._commit_async, _drive._commit_blocking
+
+    async def commit_async(run: Any, records: Any, takes: Any = ()) -> int:
+        return await waiting_for(run, records)
+
+    _drive._commit_async = commit_async
+    _drive._commit_blocking = lambda run, records, takes=(): blocking(run, records)
+
+
+if __name__ == "__main__":
+    sweep_agent.run_once = run_once
+    sweep_agent.BREAKS["letters"] = break_letters
+    sweep_agent.serve()
