@@ -13,7 +13,7 @@ import apsw
 import pytest
 
 import holdfast as hf
-from agents_for_tests.refunds import BROKEN, DONE, cancel, closed, look, pay, refund, resolve, start_afresh, undone
+from agents_for_tests.refunds import BROKEN, DONE, cancel, closed, look, mail, pay, refund, resolve, start_afresh, undone
 from crashing import FailingStore, play, status
 from holdfast.errors import NotAwaited, Refusal, StoreFailed, UndoFailed
 from holdfast.stores.memory import MemoryStore
@@ -164,8 +164,8 @@ async def seen_and_paid() -> None:
     await look("c")
 
 
-def repaired(path: Path) -> Path:
-    """A run whose first step is lost, and with it all records behind it: of its effect a person is asked."""
+def damaged(path: Path) -> Path:
+    """A repaired run whose first step is lost, and with it all records behind it: of its effect a person is asked."""
     BROKEN.add("c")
     with hf.Holdfast(path) as app, pytest.raises(ValueError, match="cannot see c"):
         app.run(seen_and_paid, run_id="r")
@@ -173,6 +173,12 @@ def repaired(path: Path) -> Path:
         connection.execute("UPDATE journal SET digest = zeroblob(32) WHERE kind = 'step.done' AND step_id = '1'")
     with hf.Holdfast(path) as app:
         assert len(app.repair("r", dry_run=False, by="ann").doubts) == 1
+    return path
+
+
+def repaired(path: Path) -> Path:
+    """The same, to be undone."""
+    with hf.Holdfast(damaged(path)) as app:
         app.cancel("r", undo=True, by="ann")
     return path
 
@@ -197,6 +203,24 @@ def test_it_is_named_as_not_undone_once_a_person_said_that_it_happened(tmp_path:
         with pytest.raises(hf.RunCancelled) as caught:
             app.run(seen_and_paid, run_id="r", wait=False)
     assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize("instead", [look, mail])
+def test_it_is_named_though_the_code_called_something_else_there_since(tmp_path: Path, instead: Callable[..., Any]) -> None:
+    @hf.agent(name="seen_and_paid")
+    async def another_way() -> None:
+        await look("s")
+        await instead("x")
+        await look("c")
+
+    with hf.Holdfast(damaged(tmp_path / "runs.db")) as app:
+        app.resolve("r", "2", landed="r-a", by="ann")
+        with pytest.raises(ValueError, match="cannot see c"):
+            app.run(another_way, run_id="r")
+        app.cancel("r", undo=True, by="ann")
+        with pytest.raises(hf.RunCancelled) as caught:
+            app.run(another_way, run_id="r")
+    assert caught.value.reason == "0 effects undone; made before the code changed, and not undone: pay (step 2)"
 
 
 # --- code that waits for something of its own -----------------------------------------------------------------------

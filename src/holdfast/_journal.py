@@ -229,7 +229,7 @@ class Journal:
                 case rec.StateSaved():
                     pass
                 case rec.StepDone() if record.step_id not in self.keeps:
-                    self.histories.pop(record.step_id, None)
+                    self._make_way(self.histories.pop(record.step_id, None), record)
                     self.waits.pop(record.step_id, None)
                     self._unsettled.pop(record.step_id, None)
                 case _:
@@ -418,9 +418,16 @@ class Journal:
             case _:
                 pass
 
+    def _make_way(self, history: History | None, record: rec.Record) -> bool:
+        """Whether something else is called where a repair had found an effect that happened: this is not forgotten."""
+        if history is None or not history.lost or not history.landed() or getattr(record, "name", history.name) == history.name:
+            return False
+        self.superseded.append((record.step_id, history))
+        return True
+
     def _fold_step(self, record: rec.Record, row: Row) -> None:
         history = self.histories.get(record.step_id)
-        if history is None:
+        if history is None or self._make_way(history, record):
             history = self.histories[record.step_id] = History()
             if not getattr(record, "lost", False):
                 self.groups.update(_groups_above(record.step_id))

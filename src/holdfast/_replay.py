@@ -161,6 +161,10 @@ class History:
         self.failures = self.lapsed = self.began_us = 0
         self.pending, self.usd = False, 0.0
 
+    def is_of(self, name: str, fingerprint: str) -> bool:
+        """Whether this is the history of that very call."""
+        return (self.name, self.fingerprint) == (name, fingerprint)
+
     def open_doubt(self, epoch: int) -> bool:
         """Whether it is not known if this effect happened; an effect running in this very epoch is not a doubt."""
         if not self.effect or self.answered or (self.settled is not None and self.settled.verdict != "unknown"):

@@ -136,8 +136,8 @@ def _first_move(call: Call, attempt: int) -> Life[Move]:
     history = call.run.journal.histories.get(call.step_id)
     if attempt > 1:
         yield from _taken_up_again(call, attempt)
-    if attempt > 1 or (history is not None and history.settled is not None):  # a person has spoken about this very call
-        return Attempt(attempt)
+    if attempt > 1 or (history is not None and history.settled is not None and history.is_of(call.spec.name, call.fingerprint)):
+        return Attempt(attempt)  # a person has spoken about this very call
     yield from _approved(call)
     why = _same_in_doubt(call)
     return (yield from ask_first(call, why)) if why else Attempt(attempt)
