@@ -10,7 +10,10 @@ import pytest
 
 import holdfast as hf
 from crashing import Crash
+from holdfast import _records as rec
 from holdfast import _steps
+from holdfast._journal import Journal
+from holdfast.codec.fingerprint import fingerprint
 from holdfast.errors import Misuse, Refusal
 from holdfast.stores.memory import MemoryStore
 
@@ -188,3 +191,25 @@ def test_without_the_gate_the_effect_would_be_executed_unasked(monkeypatch: pyte
 def test_a_declaration_that_means_nothing_is_refused(wrong: Any) -> None:
     with pytest.raises(Misuse):
         hf.effect(in_doubt="ask", approve=wrong)(lambda: None)
+
+
+def test_a_word_on_something_else_at_that_step_is_no_approval() -> None:
+    """A repair had found traces of another effect there, and a person has said what became of it."""
+    store, paid = MemoryStore(), list[str]()
+
+    @hf.effect(in_doubt="ask", approve=True)
+    async def pay(what: str) -> None:
+        paid.append(what)
+
+    @hf.agent
+    async def agent() -> None:
+        await pay("rent")
+
+    found = rec.DoubtOpened(step_id="1", name="other", fingerprint="1:0", reason="found by a repair", action="ask", lost=True)
+    journal = Journal("r")
+    started = rec.RunStarted(agent="agent", fingerprint=fingerprint({}), origin="r")
+    append = journal.seal([started, found, rec.DoubtSettled(step_id="1", verdict="landed", by="ann", value=b"1")], at_us=1)
+    assert store.append([append]) == [None]
+    with hf.Holdfast(store) as app, pytest.raises(hf.RunWaiting, match="may pay"):
+        app.run(agent, run_id="r", wait=False)
+    assert paid == []
