@@ -229,7 +229,9 @@ class Journal:
                 case rec.StateSaved():
                     pass
                 case rec.StepDone() if record.step_id not in self.keeps:
-                    self._make_way(self.histories.pop(record.step_id, None), record)
+                    found = self.histories.pop(record.step_id, None)
+                    if found is not None:
+                        self._make_way(found, record)
                     self.waits.pop(record.step_id, None)
                     self._unsettled.pop(record.step_id, None)
                 case _:
@@ -418,9 +420,9 @@ class Journal:
             case _:
                 pass
 
-    def _make_way(self, history: History | None, record: rec.Record) -> bool:
+    def _make_way(self, history: History, record: rec.Record) -> bool:
         """Whether something else is called where a repair had found an effect that happened: this is not forgotten."""
-        if history is None or not history.lost or not history.landed() or getattr(record, "name", history.name) == history.name:
+        if not history.lost or not history.landed() or getattr(record, "name", history.name) == history.name:
             return False
         self.superseded.append((record.step_id, history))
         return True

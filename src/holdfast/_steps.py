@@ -85,10 +85,13 @@ def life(call: Call) -> Life[Any]:
 
 
 def _executed(call: Call, attempt: int) -> Life[Any]:
+    """The life that fits what was declared."""
     if call.spec.wait is not None:
-        return (yield from _waited(call, call.spec.wait))
-    if not call.spec.effect:
-        return (yield from _safe(call, attempt))
+        return _waited(call, call.spec.wait)
+    return _begun(call, attempt) if call.spec.effect else _safe(call, attempt)
+
+
+def _begun(call: Call, attempt: int) -> Life[Any]:
     return (yield from _effect(call, (yield from _first_move(call, attempt))))
 
 
