@@ -63,6 +63,9 @@ class Rounds:
             add(name, measure(app, size.steps))
             floors.append(self._floor())
             add(f"floor of {name}", (floors[-2] + floors[-1]) / 2)
+        add("in place", measures.floor_in_place(folder, size.steps))
+        floors.append(self._floor())
+        add("floor of in place", (floors[-2] + floors[-1]) / 2)
         many = measures.many_runs(folder, size.runs, size.steps_of_many)
         add("first steps", measures.first_steps(folder, size.first_steps))
         floors.append(self._floor())
@@ -101,6 +104,7 @@ def judged(seconds: dict[str, list[float]], size: Size) -> list[Line]:
     imported = [both - bare for both, bare in zip(seconds["import"], seconds["bare"], strict=True)]
     return [
         ratio_line("async step", seconds["async step"], seconds["floor of async step"], bar=1.7, aim=1.3),
+        ratio_line("- the floor's own insert, made in place of its commit", seconds["in place"], seconds["floor of in place"]),
         ratio_line(f"- first {size.first_steps} of a new store", seconds["first steps"], seconds["floor of many"]),
         ratio_line("effect (two flushes)", seconds["effect"], seconds["floor of effect"], bar=3.0, aim=2.3),
         ratio_line("sync step", seconds["sync step"], seconds["floor of sync step"], bar=1.6, aim=1.3),

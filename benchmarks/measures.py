@@ -20,6 +20,7 @@ import apsw
 import holdfast as hf
 from benchmarks import agents
 from holdfast.store import Append, Stale
+from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 
 ROOT = Path(__file__).parent.parent
@@ -63,6 +64,40 @@ def floor(folder: Path, count: int) -> float:
         for _ in range(count):
             cursor.execute("INSERT INTO floor VALUES (?)", (value,))
         return (perf_counter() - began) / count
+
+
+class FlooredStore(MemoryStore):
+    """The floor's own insert in place of a commit: what is left when nothing else is stored."""
+
+    inline = True
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._connection = apsw.Connection(str(path))
+        for pragma in ("journal_mode = wal", "synchronous = full"):
+            self._connection.execute(f"PRAGMA {pragma}")
+        self._connection.execute("CREATE TABLE IF NOT EXISTS floor (value BLOB)")
+        self._cursor, self.inserted = self._connection.cursor(), list[float]()
+
+    def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
+        began = perf_counter()
+        self._cursor.execute("INSERT INTO floor VALUES (?)", (b"x" * agents.SIZE,))
+        self.inserted.append(perf_counter() - began)
+        return super().append(batch, wait=wait)
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def floor_in_place(folder: Path, count: int) -> float:
+    """Seconds per insert of the floor, made where a step commits: after the step's Python, with caches as cold as they are there."""
+    with hf.Holdfast(FlooredStore(folder / "in-place.db")) as app:
+        app.run(agents.asking, 2 * count)
+        store = app.store
+        assert isinstance(store, FlooredStore)
+        store.inserted.clear()
+        app.run(agents.asking, count)
+        return statistics.mean(store.inserted)
 
 
 def async_step(app: hf.Holdfast, count: int) -> float:

@@ -26,5 +26,5 @@ def test_json_gives_ratios_to_the_floor_of_the_same_rounds(tmp_path: Path) -> No
     found = json.loads(bench(tmp_path, "--json"))
     ratios = [line["value"] for line in found["lines"] if line["unit"] == "x"]
     assert found["floor_ms"] > 0
-    assert len(ratios) == 7
+    assert len(ratios) == 8
     assert all(ratio > 0 for ratio in ratios)
