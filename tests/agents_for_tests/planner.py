@@ -34,7 +34,7 @@ class Killed(BaseException):
 
 
 class Death(NamedTuple):
-    """How a process dies: at that write, the first being 1, before or after it is made; or in the body of such an act, before or after it."""
+    """How a process dies: at that write, the first being 1, before or after it is made; or before or after a body of that word."""
 
     write: int = 0
     written: bool = False
