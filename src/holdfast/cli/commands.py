@@ -13,6 +13,8 @@ from holdfast import __version__ as holdfast_version
 from holdfast import _inspect
 from holdfast.cli import views
 from holdfast.cli.exits import MEANINGS, Exit
+from holdfast.cli.following import EXAMPLES as TAILS
+from holdfast.cli.following import tail
 from holdfast.cli.location import opened
 from holdfast.cli.options import (
     STATUSES,
@@ -343,5 +345,6 @@ def demo() -> int:
     return int(main())
 
 
+app.command(epilog=examples(*TAILS))(tail)
 for _command in app.registered_commands:
     _command.cls = Bare
