@@ -20,7 +20,7 @@ from crashing import HEARS_CTRL_C, FailingStore, dies_at, play, status
 from holdfast import _emit, _follow
 from holdfast._follow import Event
 from holdfast.cli.exits import Exit
-from holdfast.errors import StoreError
+from holdfast.errors import Refusal, StoreError
 from holdfast.store import Append, Head, Row
 from holdfast.stores.memory import MemoryStore
 
@@ -258,6 +258,26 @@ def test_a_run_that_is_not_there_is_said_so(tmp_path: Path) -> None:
             next(app.tail("nobody"))
         with pytest.raises(hf.Misuse):
             next(app.tail("nobody", after=-1))
+
+
+@pytest.mark.parametrize("change", ["value", "cut off", "another"])
+def test_a_run_whose_records_are_not_those_that_were_read_is_not_followed_further(change: str) -> None:
+    store, other = MemoryStore(), MemoryStore()
+    play(store, doubles, 2)
+    play(other, doubles, 3)
+    head, rows = store.load("r") or pytest.fail("there is a run")
+    with hf.Holdfast(store) as app:
+        follower = _follow.Follower(app.engine, "r", 0)
+        if change == "value":
+            store._rows["r"][1] = rows[1]._replace(value=b"7")
+        else:
+            follower.look()
+        if change == "cut off":
+            store._heads["r"], store._rows["r"] = head._replace(seq=3, digest=rows[2].digest), rows[:3]
+        if change == "another":
+            store._heads["r"], store._rows["r"] = other.load("r") or pytest.fail("there is a run")
+        with pytest.raises(Refusal, match="repaired, or is damaged"):
+            follower.look()
 
 
 def test_a_store_that_is_not_live_shows_records_alone() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -15,9 +15,9 @@ from ._checkpoints import told
 from ._clock import to_datetime
 from ._ids import checked_run_id
 from ._inspect import loaded
-from ._journal import record_of
+from ._journal import GENESIS, chain, record_of
 from ._runner import POLL_S, Engine
-from .errors import Damaged, Misuse
+from .errors import Damaged, Misuse, Refusal
 from .store import Head, Row
 
 BRISK_S = 0.01
@@ -67,6 +67,7 @@ class Follower:
         self._seq = self._from = after
         self._position, self._args = 0, dict[str, bytes | None]()
         self._held: list[Event] = []
+        self._digest = b"" if after else GENESIS
         self.ended = False
 
     def begun(self) -> bool:
@@ -80,12 +81,24 @@ class Follower:
         behind a record that is not read yet is held back until it is.
         """
         head, rows = self._rows() or loaded(self._engine, self._run_id)
+        self._refuse_another_chain(head, rows)
         overdue, emitted = self._held, self._emitted()
         self._held = [event for event in emitted if self._holds(event, head)]
         events = [*overdue, *(event for event in emitted if not self._holds(event, head)), *(self._event(row) for row in rows)]
         self._seq = max(head.seq, self._seq)
         self.ended = head.owner is None and head.status in ENDED and not self._held
         return sorted(events, key=lambda event: (event.seq, event.position))
+
+    def _refuse_another_chain(self, head: Head, rows: Sequence[Row]) -> None:
+        """What is new must follow what was seen: a repair may have put other records in its place."""
+        last: object = head.seq
+        digests = (self._digest, *(row.digest for row in rows))
+        fits = all(not before or chain(before, self._run_id, row) == row.digest for before, row in zip(digests, rows, strict=False))
+        whole = isinstance(last, int) and [row.seq for row in rows] == list(range(self._seq + 1, last + 1))
+        if not (fits and whole and (rows or not self._digest or head.digest == self._digest)):
+            what = f"run {self._run_id!r} does not go on behind record {self._seq} as it was read before: it was repaired, or is damaged"
+            raise Refusal(f"{what}. `holdfast check {self._run_id}` tells; then follow it anew")
+        self._digest = digests[-1]
 
     @staticmethod
     def _holds(event: Event, head: Head) -> bool:

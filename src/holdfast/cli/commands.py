@@ -138,6 +138,9 @@ def history(run: RunArgument, *, store: StoreOption = None, as_json: JsonOption 
     return Exit.FINE
 
 
+app.command(epilog=examples(*TAILS))(tail)
+
+
 @app.command(epilog=examples("holdfast resume order-47 --here app.py", "holdfast resume order-47 --budget usd=50 --reason 'worth it'"))
 def resume(
     run: RunArgument,
@@ -345,6 +348,5 @@ def demo() -> int:
     return int(main())
 
 
-app.command(epilog=examples(*TAILS))(tail)
 for _command in app.registered_commands:
     _command.cls = Bare

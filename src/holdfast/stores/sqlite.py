@@ -109,9 +109,10 @@ class SqliteStore:
             head = _head(cursor, run_id)
             if head is None:
                 return None
-            rows = _walked(cursor, run_id, seq)
-            whole = len(rows) == max(head.seq - seq, 0)
-            return head, rows if whole else [row for _, row in found_rows(cursor, run_id) if not seq or row.seq > seq]
+            rows, last = _walked(cursor, run_id, seq), _number(head.seq)
+            if seq + len(rows) == last or seq > last > 0:
+                return head, rows
+            return head, [row for _, row in found_rows(cursor, run_id) if not seq or _number(row.seq) > seq]
 
     def head(self, run_id: str) -> Head | None:
         with self._reader.transaction() as cursor:
@@ -236,6 +237,11 @@ def _head(cursor: apsw.Cursor, run_id: str) -> Head | None:
     for row in cursor.execute(HEAD, (run_id,)):
         return Head._make(row)
     return None
+
+
+def _number(found: object) -> int:
+    """A seq, or -1 where damage made something else of it."""
+    return found if isinstance(found, int) else -1
 
 
 def _walked(cursor: apsw.Cursor, run_id: str, seq: int) -> list[Row]:
