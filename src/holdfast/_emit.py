@@ -12,6 +12,9 @@ from .errors import Misuse
 MAX_BYTES = 256 * 1024
 """The largest value that is shown; a follower is told of more in words."""
 
+MAX_COMPLAINTS = 100
+"""Different warnings of one process at the most."""
+
 REMEDY = "Emit plain JSON data, a pydantic model or a dataclass, of 256 KiB at the most"
 
 log = logging.getLogger("holdfast")
@@ -65,7 +68,7 @@ def _outside(value: object) -> None:
 
 
 def _complain(text: str) -> None:
-    """Say it once in this process."""
-    if text not in _complaints:
+    """Say it once in this process, and not without end."""
+    if text not in _complaints and len(_complaints) < MAX_COMPLAINTS:
         _complaints.add(text)
         log.warning("%s", text)
