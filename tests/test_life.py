@@ -298,6 +298,7 @@ def interrupted(app: hf.Holdfast, agent: Any, began: asyncio.Event) -> None:
     async def main() -> None:
         handle = await app.start(agent, run_id="r")
         await asyncio.wait_for(began.wait(), 10)
+        assert handle._task is not None
         handle._task.cancel()
         with pytest.raises((RunInterrupted, asyncio.CancelledError)):
             await handle.result()
@@ -412,6 +413,8 @@ def test_a_cancellation_during_the_commit_is_delivered_after_it(path: Path) -> N
         handle = await app.start(agent, run_id="r")
         await asyncio.to_thread(store.entered.wait, 10)
         await asyncio.to_thread(eventually, lambda: store.hold is not None and app.engine.committer._lock.locked())
+        assert handle._task is not None
+        assert beside._task is not None
         handle._task.cancel()
         await asyncio.sleep(0.05)  # long enough for a cancellation that is not held back to show
         assert went_on == []

@@ -172,6 +172,26 @@ class RepairsUnderTheOldEpoch(MemoryStore):
         return super().set_aside(repair._replace(head=repair.head._replace(epoch=1, seq=4)))
 
 
+class ShowsEverythingToEverybody(MemoryStore):
+    def published(self, run_id: str, after: int) -> list[tuple[int, bytes]]:
+        return [(number, payload) for number, _, payload in self._live if number > after]
+
+
+class ForgetsThePosition(MemoryStore):
+    def published(self, run_id: str, after: int) -> list[tuple[int, bytes]]:
+        return super().published(run_id, 0)
+
+
+class KeepsAllThatWasPublished(MemoryStore):
+    def publish(self, run_id: str, payload: bytes) -> None:
+        self._live.append((len(self._live) + 1, run_id, payload))
+
+
+class LoadsOneRowTooMany(MemoryStore):
+    def rows_after(self, run_id: str, seq: int) -> tuple[Head, list[Row]] | None:
+        return super().rows_after(run_id, max(seq - 1, 0))
+
+
 class HasNoLock(MemoryStore):
     """Looks at the head and then writes, with room for another thread in between."""
 
@@ -223,6 +243,10 @@ CONTROLS = [
     Control(DeletesWhatIsDamaged, SUITE.test_what_is_not_good_is_moved_aside_and_kept),
     Control(RepairsWhatHasMoved, SUITE.test_a_repair_of_a_run_that_moved_changes_nothing),
     Control(RepairsUnderTheOldEpoch, SUITE.test_a_repair_shuts_out_who_wrote_before),
+    Control(ShowsEverythingToEverybody, SUITE.test_what_is_published_is_read_from_a_position_on),
+    Control(ForgetsThePosition, SUITE.test_what_is_published_is_read_from_a_position_on),
+    Control(KeepsAllThatWasPublished, SUITE.test_of_what_was_published_the_oldest_makes_way),
+    Control(LoadsOneRowTooMany, SUITE.test_rows_behind_a_seq_come_with_the_head),
     Control(HasNoLock, SUITE.test_many_threads_lose_and_double_nothing),
 ]
 

@@ -71,6 +71,7 @@ PUBLIC = [
     "cleanup",
     "current",
     "effect",
+    "emit",
     "first",
     "gather",
     "key",

@@ -2,9 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from ._app import Handle, Holdfast, run, start
+from ._app import Holdfast, run, start
 from ._branches import first, gather, map
 from ._decorators import agent, effect, resend, reset, step, verify
+from ._emit import emit
+from ._handle import Handle
 from ._landing import Landed, NotLanded, Unknown, Verdict
 from ._timeouts import timeout
 from ._verbs import cleanup, current, key, now, plain, resource, state, usage, watch
@@ -45,8 +47,8 @@ __all__ = [
     "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused",
     "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunWaiting", "Spent",
     "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict", "agent", "ask", "cleanup", "current", "effect",
-    "first", "gather", "key", "map", "now", "plain", "receive", "resend", "reset", "resource", "run", "send", "sleep", "start", "state",
-    "step", "timeout", "usage", "verify", "watch",
+    "emit", "first", "gather", "key", "map", "now", "plain", "receive", "resend", "reset", "resource", "run", "send", "sleep", "start",
+    "state", "step", "timeout", "usage", "verify", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

@@ -6,17 +6,18 @@ import asyncio
 import inspect
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
 from ._clock import Clock, SystemClock
 from ._commit import Committer
 from ._decorators import Agent
 from ._duration import Duration, seconds
 from ._frames import without_our_frames
+from ._handle import Handle
 from ._ids import checked_run_id, checked_text, new_run_id
 from ._lease import LEASE_S, Keeper, Observer
 from ._options import refuse_unknown
@@ -24,13 +25,14 @@ from ._run import Body, OnAsk, Scope, place
 from ._runner import Engine, Order, attend_async, attend_blocking
 from ._terminal import at_a_terminal
 from .budget import Budget, checked
-from .errors import Misuse, NestedStep, UnknownRun
+from .errors import Misuse, NestedStep
 from .store import Store
 from .stores.opening import open_store
 
 if TYPE_CHECKING:
     from ._checkpoints import Checkpoint
     from ._drift import Comparison
+    from ._follow import Event
     from ._inspect import CheckpointView, Item, RunView, Summary, Verdict
     from ._repair import Mending
 
@@ -49,38 +51,6 @@ class RunOptions(TypedDict, total=False):
     run_id: str | None
     tags: Mapping[str, str] | None
     budget: Budget | None
-
-
-class Handle(Generic[R]):
-    """A run that was started here."""
-
-    def __init__(self, run_id: str, task: asyncio.Task[R], app: Holdfast) -> None:
-        self._run_id, self._task, self._app = run_id, task, app
-
-    @property
-    def id(self) -> str:
-        """The run id."""
-        return self._run_id
-
-    async def result(self, *, timeout: Duration | None = None) -> R:
-        """Wait for the result; a time-out leaves the run going."""
-        limit_s = None if timeout is None else seconds(timeout, "timeout")
-        return await asyncio.wait_for(asyncio.shield(self._task), limit_s)
-
-    def when_ended(self, fn: Callable[[], object]) -> None:
-        """Have `fn` called when the run has ended here."""
-        self._task.add_done_callback(lambda _: fn())
-
-    def status(self) -> str:
-        """Where the run stands."""
-        return self._app.show(self._run_id).status
-
-    def cancel(self, *, undo: bool = False, by: str = "code", reason: str = "") -> None:
-        """Cancel the run for good, and with undo=True undo what it did; one that has not begun does not begin."""
-        try:
-            self._app.cancel(self._run_id, undo=undo, by=by, reason=reason)
-        except UnknownRun:
-            self._task.cancel()
 
 
 class Holdfast:
@@ -161,7 +131,25 @@ class Holdfast:
         """Run an agent in this event loop (a `def` agent in a thread) and give a handle to it at once."""
         order = _order(agent, args, wait=True, options=options)
         work = attend_async(self.engine, order) if order.agent.is_async else asyncio.to_thread(attend_blocking, self.engine, order)
-        return Handle(order.run_id, asyncio.create_task(work), self)
+        return Handle(self.engine, order.run_id, agent=order.agent, task=asyncio.create_task(work))
+
+    @overload
+    def handle(self, run_id: str, agent: Callable[..., Coroutine[Any, Any, R]]) -> Handle[R]: ...
+    @overload
+    def handle(self, run_id: str, agent: Callable[..., R]) -> Handle[R]: ...
+    @overload
+    def handle(self, run_id: str, agent: None = ...) -> Handle[Any]: ...
+    def handle(self, run_id: str, agent: Callable[..., Any] | None = None) -> Handle[Any]:
+        """A handle to a run that any process executes; with its agent, the result is given in the agent's type, else as plain JSON."""
+        if agent is not None and not isinstance(agent, Agent):
+            raise Misuse(_not_an_agent(agent))
+        return Handle(self.engine, checked_run_id(run_id), agent=agent)
+
+    def tail(self, run_id: str, *, after: int = 0) -> Iterator[Event]:
+        """The records of a run behind `after` and what it emits, live and blocking, until it has ended and nobody executes it."""
+        from . import _follow
+
+        return _follow.tail(self.engine, run_id, after=after)
 
     def runs(
         self,

@@ -105,6 +105,22 @@ def checkpoints(head: Head, rows: Sequence[Row], *, abandoned: bool) -> list[Che
     return folding.lines
 
 
+def told(record: rec.Record) -> tuple[str, str]:
+    """The state and the note of one record for itself, for whoever follows a run as it goes."""
+    match record:
+        case rec.StepStarted():
+            return "started", ""
+        case rec.StepDone():
+            return "done", _done_note(record)
+        case rec.StepFailed():
+            return "in doubt" if record.doubt else "failed", message(record.error)
+        case rec.AttemptFailed():
+            return "in doubt" if record.landed == "unknown" else "attempt failed", f"{message(record.error)}{_again(record.delay_ms)}"
+        case rec.StepBrokenOff():
+            return "broken off", f"by {record.cause}" if record.cause else ""
+    return STATES.get(record.kind) or record.kind.replace(".", " "), _note(record)
+
+
 def message(error: rec.Json) -> str:
     """An error in words, uncut: its end says what to do."""
     return f"{error.get('type')}: {error.get('message')}"

@@ -17,7 +17,7 @@ from . import _records as rec
 from ._clock import Clock
 from ._journal import Journal
 from .errors import Stopped, StoreBusy, StoreError, StoreFailed
-from .store import Append, Store
+from .store import Append, Live, Store
 
 MAX_BATCH = 500
 """Tickets in one transaction at the most, so that an acknowledgement never waits for an endless one."""
@@ -49,6 +49,7 @@ class Committer:
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self.store, self.clock = store, clock
+        self.live = store if isinstance(store, Live) else None
         self.lanes = 0
         self._queue: deque[Ticket] = deque()
         self._lock = threading.Lock()

@@ -202,3 +202,20 @@ class Repairable(Protocol):
 
     def aside(self, run_id: str) -> list[Aside]:
         """What repairs of this run have moved away, oldest first."""
+
+
+@runtime_checkable
+class Live(Protocol):
+    """A store through which a run can be followed while it executes, from any process that has the store open."""
+
+    def publish(self, run_id: str, payload: bytes) -> None:
+        """Show one line (bytes without a line end) to whoever follows the run: at once, without a flush, and without ever raising.
+
+        It need not last: a crash or a full disk may lose it, and of what was said long ago only the last megabytes stay.
+        """
+
+    def published(self, run_id: str, after: int) -> list[tuple[int, bytes]]:
+        """What was published behind the position `after` and is still there, in order, each with its position; 0 is before all of it."""
+
+    def rows_after(self, run_id: str, seq: int) -> tuple[Head, list[Row]] | None:
+        """The head and the rows behind `seq`, seen at one moment; None where there is no such run."""

@@ -40,6 +40,7 @@ from . import (
     cleanup,
     current,
     effect,
+    emit,
     key,
     now,
     plain,
@@ -63,6 +64,6 @@ __all__ = [
     "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused",
     "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunWaiting", "Spent",
     "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict", "agent", "ask", "cleanup", "current", "effect",
-    "first", "gather", "key", "map", "now", "plain", "receive", "resend", "reset", "resource", "run", "send", "sleep", "start", "state",
-    "step", "timeout", "usage", "verify", "watch",
+    "emit", "first", "gather", "key", "map", "now", "plain", "receive", "resend", "reset", "resource", "run", "send", "sleep", "start",
+    "state", "step", "timeout", "usage", "verify", "watch",
 ]  # fmt: skip

@@ -18,6 +18,11 @@ def document(**parts: Any) -> str:
     return json.dumps(_plain(parts), indent=2)
 
 
+def line(value: Any) -> str:
+    """One of our own views as a document on one line, for output that goes on."""
+    return json.dumps(_plain(value))
+
+
 def error_document(error: BaseException, message: str) -> str:
     """What went wrong, as a document."""
     return document(error={"type": type(error).__name__, "message": message})

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import deque
 from collections.abc import Sequence
 
 from holdfast.errors import StoreBusy
 from holdfast.store import Append, Aside, Head, Letter, Pulse, Query, Repair, Row, Stale
+
+LIVE_LINES, LIVE_BYTES = 10_000, 8 * 1024 * 1024
+"""What is kept at the most of all that runs emitted."""
 
 
 class MemoryStore:
@@ -24,6 +28,8 @@ class MemoryStore:
         self._beats: dict[str, int] = {}
         self._posted = 0
         self._aside: list[Aside] = []
+        self._live: deque[tuple[int, str, bytes]] = deque()
+        self._live_bytes = self._live_lines = 0
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
         if not self._lock.acquire(blocking=wait):
@@ -105,6 +111,23 @@ class MemoryStore:
 
     def aside(self, run_id: str) -> list[Aside]:
         return [one for one in self._aside if one.run_id == run_id]
+
+    def publish(self, run_id: str, payload: bytes) -> None:
+        with self._lock:
+            self._live_lines += 1
+            self._live_bytes += len(payload)
+            self._live.append((self._live_lines, run_id, payload))
+            while len(self._live) > LIVE_LINES or self._live_bytes > LIVE_BYTES:
+                self._live_bytes -= len(self._live.popleft()[2])
+
+    def published(self, run_id: str, after: int) -> list[tuple[int, bytes]]:
+        with self._lock:
+            return [(number, payload) for number, of_run, payload in self._live if of_run == run_id and number > after]
+
+    def rows_after(self, run_id: str, seq: int) -> tuple[Head, list[Row]] | None:
+        with self._lock:
+            head = self._heads.get(run_id)
+            return (head, self._rows[run_id][seq:]) if head else None
 
     def close(self) -> None:
         """Nothing to let go of: what was kept stays readable for whoever still holds this object."""

@@ -18,6 +18,7 @@ import apsw
 
 from holdfast.errors import StoreDamaged, StoreError
 from holdfast.store import Append, Aside, Head, Letter, Pulse, Query, Repair, Row, Stale
+from holdfast.stores._live_files import LiveFiles
 from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._sqlite_aside import found_head, found_rows, move, moved
 from holdfast.stores._sqlite_check import findings, pages, sealed, unsealed
@@ -47,10 +48,11 @@ ROWS = """
     WITH RECURSIVE back (place) AS (
         SELECT last FROM runs WHERE run_id = ?1
         UNION ALL
-        SELECT before FROM journal JOIN back USING (place) WHERE run_id = ?1 AND before < place
-    ) SELECT seq, epoch, at_us, kind, step_id, body, value, args, digest FROM back CROSS JOIN journal USING (place) WHERE run_id = ?1
+        SELECT before FROM journal JOIN back USING (place) WHERE run_id = ?1 AND before < place AND seq > ?2 + 1
+    ) SELECT seq, epoch, at_us, kind, step_id, body, value, args, digest FROM back CROSS JOIN journal USING (place)
+    WHERE run_id = ?1 AND seq > ?2
 """
-"""From the last record backwards; where a pointer is damaged, that ends early, and the rows are looked for one by one."""
+"""From the last record backwards to that behind a seq; where a pointer is damaged, that ends early, and the rows are looked for singly."""
 LETTERS = "SELECT letter_id, run_id, at_us, kind, body FROM letters WHERE run_id = ?"
 RESTING = f"SELECT {FIELDS} FROM runs INDEXED BY runs_resting WHERE owner IS NULL AND status = ?"
 OWNED = f"SELECT {FIELDS} FROM runs INDEXED BY runs_owned WHERE owner IS NOT NULL"
@@ -83,8 +85,10 @@ class SqliteStore:
         self._writer = Line(self.path, self.url, "BEGIN IMMEDIATE")
         self._reader = Line(self.path, self.url, "BEGIN")
         self._locks = OwnerLocks(self.path.with_name(f"{self.path.name}.owners"))
+        self._live = LiveFiles(self.path.with_name(f"{self.path.name}.live"), self._rests)
         with self._reader.transaction():
             """Whatever is wrong with the file is said now, not at the first append."""
+        self._live.sweep()
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
         line = self._writer
@@ -98,12 +102,17 @@ class SqliteStore:
         return answers
 
     def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
+        return self.rows_after(run_id, 0)
+
+    def rows_after(self, run_id: str, seq: int) -> tuple[Head, list[Row]] | None:
         with self._reader.transaction() as cursor:
             head = _head(cursor, run_id)
             if head is None:
                 return None
-            rows = _walked(cursor, run_id)
-            return head, rows if len(rows) == head.seq else [row for _, row in found_rows(cursor, run_id)]
+            rows, last = _walked(cursor, run_id, seq), _number(head.seq)
+            if seq + len(rows) == last or seq > last > 0:
+                return head, rows
+            return head, [row for _, row in found_rows(cursor, run_id) if not seq or _number(row.seq) > seq]
 
     def head(self, run_id: str) -> Head | None:
         with self._reader.transaction() as cursor:
@@ -145,6 +154,7 @@ class SqliteStore:
     def renew(self, owner: str) -> None:
         with self._writer.transaction() as cursor:
             cursor.execute("UPDATE owners SET beat = beat + 1 WHERE owner = ?", (owner,))
+        self._live.sweep()
 
     def retire(self, owner: str) -> None:
         with self._writer.transaction() as cursor:
@@ -186,7 +196,18 @@ class SqliteStore:
         with self._reader.transaction() as cursor:
             return list(moved(cursor, run_id))
 
+    def publish(self, run_id: str, payload: bytes) -> None:
+        self._live.publish(run_id, payload)
+
+    def published(self, run_id: str, after: int) -> list[tuple[int, bytes]]:
+        return self._live.published(run_id, after)
+
+    def _rests(self, run_id: str) -> bool:
+        head = self.head(run_id)
+        return head is None or head.owner is None
+
     def close(self) -> None:
+        self._live.close()
         self._writer.close()
         self._reader.close()
         self._locks.close()
@@ -218,10 +239,15 @@ def _head(cursor: apsw.Cursor, run_id: str) -> Head | None:
     return None
 
 
-def _walked(cursor: apsw.Cursor, run_id: str) -> list[Row]:
-    """The rows that can be reached from the head, the first of the run first; none where text is none any more."""
+def _number(found: object) -> int:
+    """A seq, or -1 where damage made something else of it."""
+    return found if isinstance(found, int) else -1
+
+
+def _walked(cursor: apsw.Cursor, run_id: str, seq: int) -> list[Row]:
+    """The rows behind `seq` that can be reached from the head, the first first; none where text is none any more."""
     try:
-        return [Row._make(row) for row in cursor.execute(ROWS, (run_id,))][::-1]
+        return [Row._make(row) for row in cursor.execute(ROWS, (run_id, seq))][::-1]
     except UnicodeDecodeError:
         return []
 

@@ -52,6 +52,9 @@ def use_app() -> None:
     with hf.Holdfast("memory:", resources=[Shop("reef")]) as app:
         assert_type(app.run(buy, "o-1"), list[str])
         assert_type(app.run(count, "o-1", run_id="c"), int)
+        assert_type(app.handle("c", count).wait(timeout="5s"), int)
+        assert_type(app.handle("b", buy), hf.Handle[list[str]])
+        assert_type([event.seq for event in app.tail("c", after=3)], list[int])
 
 
 async def use_as_child() -> None:

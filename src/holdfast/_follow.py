@@ -1,0 +1,182 @@
+"""Following a run from any process: its records as they are stored, and between them what it emits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from . import _records as rec
+from ._calls import shown_call
+from ._checkpoints import told
+from ._clock import to_datetime
+from ._ids import checked_run_id
+from ._inspect import loaded
+from ._journal import GENESIS, chain, record_of
+from ._runner import POLL_S, Engine
+from .errors import Damaged, Misuse, Refusal
+from .store import Head, Row
+
+BRISK_S = 0.01
+"""How soon it is looked again where something has just come; the pause then grows to POLL_S."""
+
+EMIT = "emit"
+
+STEPS = (rec.StepStarted, rec.StepDone, rec.StepFailed, rec.AttemptFailed, rec.StepBrokenOff)
+
+ENDED = frozenset({"done", "cancelled", "failed", "blocked"})
+"""Where a run stands when there is nothing to wait for, unless somebody takes it up again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened in a run: a record by its `kind`, or an emitted value, whose kind is "emit".
+
+    `seq` is the number of the record; of an emitted value, that of the last record before it, and `position` is its own place. `value` is
+    what was emitted, or the data of the record; `body` holds the record's other fields, `call` and `note` say it in words.
+    """
+
+    seq: int
+    at_us: int
+    kind: str
+    step_id: str
+    value: Any = None
+    body: dict[str, Any] = field(default_factory=dict)
+    call: str = ""
+    state: str = ""
+    note: str = ""
+    position: int = 0
+
+    @property
+    def at(self) -> datetime:
+        """When it happened."""
+        return to_datetime(self.at_us)
+
+
+class Follower:
+    """One reader of one run, who remembers how far it has read."""
+
+    def __init__(self, engine: Engine, run_id: str, after: int) -> None:
+        if after < 0:
+            raise Misuse(f"after={after!r}: give the seq of the last record that is not to be shown, or 0")
+        self._engine, self._run_id = engine, checked_run_id(run_id)
+        self._live = engine.committer.live
+        self._seq = self._from = after
+        self._position, self._args = 0, dict[str, bytes | None]()
+        self._held: list[Event] = []
+        self._digest = b"" if after else GENESIS
+        self.ended = False
+
+    def begun(self) -> bool:
+        """Whether there is such a run yet."""
+        return self._engine.store.head(self._run_id) is not None
+
+    def look(self) -> list[Event]:
+        """What is new, in order.
+
+        Records are read before emitted values. So a record that is read has all in sight that was emitted before it, and what was emitted
+        behind a record that is not read yet is held back until it is.
+        """
+        head, rows = self._rows() or loaded(self._engine, self._run_id)
+        self._refuse_another_chain(head, rows)
+        overdue, emitted = self._held, self._emitted()
+        self._held = [event for event in emitted if self._holds(event, head)]
+        events = [*overdue, *(event for event in emitted if not self._holds(event, head)), *(self._event(row) for row in rows)]
+        self._seq = max(head.seq, self._seq)
+        self.ended = head.owner is None and head.status in ENDED and not self._held
+        return sorted(events, key=lambda event: (event.seq, event.position))
+
+    def _refuse_another_chain(self, head: Head, rows: Sequence[Row]) -> None:
+        """What is new must follow what was seen: a repair may have put other records in its place."""
+        last: object = head.seq
+        digests = (self._digest, *(row.digest for row in rows))
+        fits = all(not before or chain(before, self._run_id, row) == row.digest for before, row in zip(digests, rows, strict=False))
+        whole = isinstance(last, int) and [row.seq for row in rows] == list(range(self._seq + 1, last + 1))
+        if not (fits and whole and (rows or not self._digest or head.digest == self._digest)):
+            what = f"run {self._run_id!r} does not go on behind record {self._seq} as it was read before: it was repaired, or is damaged"
+            raise Refusal(f"{what}. `holdfast check {self._run_id}` tells; then follow it anew")
+        self._digest = digests[-1]
+
+    @staticmethod
+    def _holds(event: Event, head: Head) -> bool:
+        return event.seq > head.seq
+
+    def _rows(self) -> tuple[Head, list[Row]] | None:
+        """The head, and the rows that were not read yet."""
+        if self._live is not None:
+            return self._live.rows_after(self._run_id, self._seq)
+        found = self._engine.store.load(self._run_id)
+        return found and (found[0], found[1][self._seq :])
+
+    def _emitted(self) -> list[Event]:
+        if self._live is None:
+            return []
+        found = self._live.published(self._run_id, self._position)
+        self._position = found[-1][0] if found else self._position
+        events = (_emitted(position, payload) for position, payload in found)
+        return [event for event in events if event is not None and event.seq >= self._from]
+
+    def _event(self, row: Row) -> Event:
+        try:
+            record = record_of(row)
+            body, value = json.loads(row.body), None if row.value is None else json.loads(row.value)
+        except (ValueError, TypeError) as error:
+            raise Damaged(self._run_id, row.seq, f"it cannot be read ({error})") from error
+        state, note = told(record)
+        return Event(
+            seq=row.seq, at_us=row.at_us, kind=row.kind, step_id=row.step_id, value=value, body=body, call=self._call(record), state=state,
+            note=note,
+        )  # fmt: skip
+
+    def _call(self, record: rec.Record) -> str:
+        """The call that a record of a step speaks of; an outcome without the arguments has those of what began it."""
+        if not isinstance(record, STEPS):
+            return ""
+        args = record.args if record.args is not None else self._args.pop(record.step_id, None)
+        if isinstance(record, rec.StepStarted):
+            self._args[record.step_id] = args
+        return shown_call(record.name, args)
+
+
+def _emitted(position: int, payload: bytes) -> Event | None:
+    """The event of a line; None where it was torn."""
+    try:
+        seq, at_us, step_id, value = json.loads(payload)
+        return Event(seq=int(seq), at_us=int(at_us), kind=EMIT, step_id=str(step_id), value=value, state=EMIT, position=position)
+    except (ValueError, TypeError):
+        return None
+
+
+def _pauses() -> Iterator[float]:
+    pause_s = BRISK_S
+    while True:
+        yield pause_s
+        pause_s = min(pause_s * 1.5, POLL_S)
+
+
+def tail(engine: Engine, run_id: str, *, after: int) -> Iterator[Event]:
+    """What happened since `after` and what happens, blocking in between, until nobody executes the run and it has ended."""
+    follower, pauses = Follower(engine, run_id, after), _pauses()
+    while True:
+        events = follower.look()
+        yield from events
+        if follower.ended:
+            return
+        pauses = _pauses() if events else pauses
+        engine.clock.sleep(next(pauses))
+
+
+async def follow(follower: Follower) -> AsyncIterator[Event]:
+    """The same on an event loop."""
+    pauses = _pauses()
+    while True:
+        events = follower.look()
+        for event in events:
+            yield event
+        if follower.ended:
+            return
+        pauses = _pauses() if events else pauses
+        await asyncio.sleep(next(pauses))

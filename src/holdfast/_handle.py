@@ -1,0 +1,148 @@
+"""A handle to a run: its result, where it stands, what happens in it, and a way to cancel it, from any process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from ._decorators import Agent
+from ._duration import Duration, seconds
+from ._journal import Journal
+from ._records import RunCancelled as CancelledRecord
+from ._records import RunDone
+from ._runner import POLL_S, Engine
+from .errors import Misuse, RunCancelled, RunFailed, UndecodableResult, UnknownRun
+
+if TYPE_CHECKING:
+    from ._follow import Event
+
+R = TypeVar("R")
+
+_NOT_YET = object()
+
+
+class Handle(Generic[R]):
+    """A run: one that was started here, or that any process executes."""
+
+    def __init__(
+        self, engine: Engine, run_id: str, *, agent: Agent[..., Any] | None = None, task: asyncio.Task[R] | None = None
+    ) -> None:
+        self._engine, self._run_id, self._agent, self._task = engine, run_id, agent, task
+        self._followers = 0
+        self._afterwards: list[Callable[[], object]] = []
+
+    @property
+    def id(self) -> str:
+        """The run id."""
+        return self._run_id
+
+    async def result(self, *, timeout: Duration | None = None) -> R:
+        """Wait for the result; a failure or cancellation of the run is raised, a time-out (`TimeoutError`) leaves the run going."""
+        limit_s = None if timeout is None else seconds(timeout, "timeout")
+        if self._task is not None:
+            return await asyncio.wait_for(asyncio.shield(self._task), limit_s)
+        async with asyncio.timeout(limit_s):
+            while (found := self._outcome()) is _NOT_YET:  # noqa: ASYNC110 (it may end in another process)
+                await asyncio.sleep(POLL_S)
+        return cast("R", found)
+
+    def wait(self, *, timeout: Duration | None = None) -> R:
+        """The same, blocking: for code that is on no event loop."""
+        self._refuse_on_its_own_loop()
+        clock, limit_s = self._engine.clock, None if timeout is None else seconds(timeout, "timeout")
+        began_s = clock.monotonic_s()
+        while (found := self._outcome()) is _NOT_YET:
+            if limit_s is not None and clock.monotonic_s() - began_s >= limit_s:
+                raise TimeoutError(f"run {self._run_id!r} has no result after {limit_s:g} s; it goes on")
+            clock.sleep(POLL_S)
+        return cast("R", found)
+
+    async def events(self, after: int = 0) -> AsyncIterator[Event]:
+        """The records behind the seq `after` and the values that the run emits, as they come, whichever process executes it.
+
+        Ends when nobody executes the run and it is done, cancelled, failed or blocked; while it waits, so does this.
+        """
+        from . import _follow
+
+        follower = _follow.Follower(self._engine, self._run_id, after)
+        self._followers += 1
+        try:
+            while self._task is not None and not self._task.done() and not follower.begun():  # noqa: ASYNC110 (the store tells)
+                await asyncio.sleep(_follow.BRISK_S)
+            async for event in _follow.follow(follower):
+                yield event
+        finally:
+            self._followers -= 1
+            self._ended_here()
+
+    def when_ended(self, fn: Callable[[], object]) -> None:
+        """Have `fn` called when the run has ended here, and those who follow it through this handle have seen its end."""
+        if self._task is None:
+            raise Misuse(f"run {self._run_id!r} was not started by this handle, so it does not end here. Wait for its result instead")
+        self._afterwards.append(fn)
+        self._task.add_done_callback(lambda _: self._ended_here())
+
+    def status(self) -> str:
+        """Where the run stands."""
+        from . import _inspect
+
+        return _inspect.show(self._engine, self._run_id).status
+
+    def cancel(self, *, undo: bool = False, by: str = "code", reason: str = "") -> None:
+        """Cancel the run for good, and with undo=True undo what it did; one that was started here and has not begun does not begin."""
+        from . import _operate
+
+        try:
+            (_operate.undo if undo else _operate.cancel)(self._engine, self._run_id, by=by, reason=reason)
+        except UnknownRun:
+            if self._task is None:
+                raise
+            self._task.cancel()
+
+    def _ended_here(self) -> None:
+        if self._task is not None and self._task.done() and not self._followers:
+            while self._afterwards:
+                self._afterwards.pop(0)()
+
+    def _refuse_on_its_own_loop(self) -> None:
+        try:
+            here: object = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        if self._task is not None and self._task.get_loop() is here:
+            raise Misuse(f"wait() would block the event loop that executes run {self._run_id!r}; await result() instead")
+
+    def _outcome(self) -> Any:
+        """What the run gave, if it has ended; what ended it otherwise is raised."""
+        if self._task is not None and self._task.done():
+            return self._task.result()
+        head = self._engine.store.head(self._run_id)
+        if head is None and self._task is None:
+            from . import _inspect
+
+            _inspect.loaded(self._engine, self._run_id)
+        if head is None or head.owner is not None:
+            return _NOT_YET
+        if head.status in ("failed", "blocked"):
+            raise RunFailed(self._run_id, head.note if head.status == "failed" else f"blocked: {head.note}")
+        return self._recorded() if head.status in ("done", "cancelled") else _NOT_YET
+
+    def _recorded(self) -> Any:
+        found = self._engine.store.load(self._run_id)
+        verdict = Journal.load(*found).verdict if found else None
+        match verdict:
+            case RunDone():
+                return self._decoded(verdict.value or b"null")
+            case CancelledRecord():
+                raise RunCancelled(self._run_id, verdict.by, verdict.reason)
+        return _NOT_YET
+
+    def _decoded(self, value: bytes) -> Any:
+        if self._agent is None:
+            return json.loads(value)
+        try:
+            return self._agent.codec().give_back(value)
+        except ValueError as error:
+            raise UndecodableResult(self._run_id, "result", self._agent.name, str(error)) from error
