@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import holdfast as hf
 from crashing import Crash, FailingStore, crashing, dies_at, lines, loaded, play, status
 from holdfast import _records as rec
 from holdfast._journal import GENESIS, Journal, chain, record_of, verified
-from holdfast.errors import Stopped, StoreFailed
+from holdfast.errors import Damaged, Stopped, StoreFailed
 from holdfast.store import Append, Head, Row
 from holdfast.stores.memory import MemoryStore
 
@@ -116,10 +117,19 @@ def test_a_row_written_twice_or_swapped_is_damage(recorded: tuple[Head, list[Row
         assert found.value.seq == seq
 
 
-def test_pruned_arguments_keep_the_chain(recorded: tuple[Head, list[Row]]) -> None:
+def test_arguments_that_are_missing_are_damage_unless_a_prune_says_so(recorded: tuple[Head, list[Row]]) -> None:
     head, rows = recorded
-    assert any(row.args is not None for row in rows)
-    assert Journal.load(head, [row._replace(args=None) for row in rows]).head == head
+    journal = Journal.load(head, rows)
+    bare = [row._replace(args=None) if row.kind == "step.done" else row for row in rows]
+    assert bare != rows
+    first = next(row.seq for row in bare if row.kind == "step.done" and b"args_sha" in row.body)
+    with pytest.raises(Damaged, match="its arguments are missing") as found:
+        Journal.load(head, bare)
+    assert found.value.seq == first
+    for until, good in ((first - 1, False), (head.seq, True)):
+        pruned = journal.seal([rec.RunPruned(by="ann", policy="p", pruned_us=1, args_until=until, was="")], at_us=head.updated_us)
+        with nullcontext() if good else pytest.raises(Damaged):
+            Journal.load(pruned.head, [*bare, *pruned.rows])
 
 
 def test_a_damaged_run_is_refused_and_nothing_is_executed() -> None:
