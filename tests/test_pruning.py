@@ -293,3 +293,18 @@ def test_a_store_that_leaves_a_record_behind_is_found_out(tmp_path: Path, monkey
         play(app, "a")
         pruned(app, keep_last=0)
         assert app.store.check() == ["run a has 1 records in its journal but no head"]
+
+
+def test_damage_behind_a_prune_does_not_reach_what_came_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record of the prune is lost with the end of the run; the records that it had made lighter are good all the same."""
+    monkeypatch.setattr(_pruning, "WORTH_BYTES", 1)
+    path = tmp_path / "runs.db"
+    with hf.Holdfast(path, lease=LEASE_S) as app:
+        play(app, "crash")
+        assert app.prune(hf.Retention(details=0), dry_run=False, by="ann").lightened == 1
+        with closing(apsw.Connection(str(path))) as connection:
+            connection.execute("UPDATE journal SET body = x'7b7d' WHERE kind = 'run.pruned'")
+        mending = app.repair("crash", dry_run=False, by="ann")
+        assert (mending.moved, mending.checkpoint) == (1, "step 1, look")
+        app.resume("crash", by="ann")
+        assert app.check()[0].good

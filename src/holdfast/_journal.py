@@ -113,7 +113,7 @@ def verified(head: Head, rows: Sequence[Row]) -> Iterator[tuple[Row, rec.Record]
             raise Damaged(run_id, expected, "its digest does not match what it holds")
         if not args_are_whole:
             raise Damaged(run_id, expected, "its arguments do not match their digest")
-        if row.args is None and args_sha and not (prunable(record) and expected <= _pruned_until(rows)):
+        if row.args is None and args_sha and not prunable(record):
             raise Damaged(run_id, expected, "its arguments are missing")
         computed = fold_head(computed, record, row.at_us)
         yield row, record
@@ -123,15 +123,6 @@ def verified(head: Head, rows: Sequence[Row]) -> Iterator[tuple[Row, rec.Record]
 def prunable(record: rec.Record) -> bool:
     """Whether the arguments that a record carries may go: those of safe steps; a person may need to see those of an effect."""
     return isinstance(record, rec.StepStarted | rec.StepDone | rec.StepFailed) and not record.effect
-
-
-def _pruned_until(rows: Sequence[Row]) -> int:
-    """Up to where arguments may be missing, says the last prune; whether it says what was written, the chain tells."""
-    last = next((row for row in reversed(rows) if row.kind == rec.RunPruned.kind), None)
-    try:
-        return 0 if last is None else _number(json.loads(last.body)["args_until"])
-    except (ValueError, TypeError, KeyError):
-        return 0
 
 
 def _compare_heads(stored: Head, computed: Head) -> None:

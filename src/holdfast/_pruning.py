@@ -265,7 +265,6 @@ def _shedding(ordered: Ordered, plan: Plan, found: tuple[Head, list[Row]], light
     last = next((record for record in _prunings(rows)), None)
     pruned = rec.RunPruned(
         by=ordered.by, reason=ordered.reason, policy=ordered.retention.told(), pruned_us=plan.now_us, was=head.digest.hex(),
-        args_until=max(light.args_until, last.args_until if last else 0),
         rows=light.touched + (last.rows if last else 0), bytes=light.freed + (last.bytes if last else 0),
     )  # fmt: skip
     sealing = Journal(head.run_id)

@@ -150,15 +150,13 @@ class RunRepaired(Record):
 class RunPruned(Record):
     """Details that replay does not need went from `rows` records, `bytes` in all, over all prunes of the run; `was` is the digest before.
 
-    Of safe steps up to the record `args_until` the arguments may be missing. The row bears the time of the one before it, so that a run
-    that has ended looks no younger; `pruned_us` is when it was.
+    The row bears the time of the one before it, so that a run that has ended looks no younger; `pruned_us` is when it was.
     """
 
     kind = "run.pruned"
     by: str
     policy: str
     pruned_us: int
-    args_until: int
     was: str
     rows: int = 0
     bytes: int = 0

@@ -35,7 +35,6 @@ class Lighter(NamedTuple):
     changed: list[Row]
     touched: int
     freed: int
-    args_until: int
 
 
 def lighter(head: Head, rows: Sequence[Row], *, before_us: int) -> Lighter:
@@ -44,9 +43,8 @@ def lighter(head: Head, rows: Sequence[Row], *, before_us: int) -> Lighter:
     light = [needs.lighten(row) if row.at_us < before_us else row for row in rows]
     freed = [size(old) - size(new) for old, new in zip(rows, light, strict=True)]
     sealed = list(_sealed(head.run_id, light))
-    bare = [row.seq for row in sealed if row.args is None and b'"args_sha"' in row.body]
     changed = [new for old, new in zip(rows, sealed, strict=True) if old != new]
-    return Lighter(sealed, changed, sum(map(bool, freed)), sum(freed), max(bare, default=0))
+    return Lighter(sealed, changed, sum(map(bool, freed)), sum(freed))
 
 
 def size(row: Row) -> int:
