@@ -11,7 +11,7 @@ import holdfast as hf
 from crashing import Crash, FailingStore, crashing, dies_at, lines, loaded, play, status
 from holdfast import _records as rec
 from holdfast._journal import GENESIS, Journal, chain, record_of, verified
-from holdfast.errors import Stopped, StoreFailed
+from holdfast.errors import Damaged, Stopped, StoreFailed
 from holdfast.store import Append, Head, Row
 from holdfast.stores.memory import MemoryStore
 
@@ -118,8 +118,18 @@ def test_a_row_written_twice_or_swapped_is_damage(recorded: tuple[Head, list[Row
 
 def test_pruned_arguments_keep_the_chain(recorded: tuple[Head, list[Row]]) -> None:
     head, rows = recorded
-    assert any(row.args is not None for row in rows)
-    assert Journal.load(head, [row._replace(args=None) for row in rows]).head == head
+    bare = [row._replace(args=None) if row.kind == "step.done" else row for row in rows]
+    assert bare != rows
+    assert Journal.load(head, bare).head == head
+
+
+@pytest.mark.parametrize("kind", ["run.started", "step.started"])
+def test_missing_arguments_of_an_agent_or_an_effect_are_damage(recorded: tuple[Head, list[Row]], kind: str) -> None:
+    head, rows = recorded
+    bare = [row._replace(args=None) if row.kind == kind else row for row in rows]
+    with pytest.raises(Damaged, match="its arguments are missing") as found:
+        Journal.load(head, bare)
+    assert found.value.seq == next(row.seq for row in rows if row.kind == kind)
 
 
 def test_a_damaged_run_is_refused_and_nothing_is_executed() -> None:

@@ -23,6 +23,9 @@ DOUBT = ROOT / "docs" / "doubt.md"
 LIMITS = ROOT / "docs" / "limits.md"
 WAITING = ROOT / "docs" / "waiting.md"
 FOLLOWING = ROOT / "docs" / "following.md"
+PRUNING = ROOT / "docs" / "pruning.md"
+SILENT = [DOUBT, DRIFT, LIMITS, WAITING, FOLLOWING, PRUNING]
+"""Pages whose snippets print nothing."""
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
@@ -121,8 +124,8 @@ def test_the_snippets_of_the_page_are_python(page: Path) -> None:
 
 @pytest.mark.parametrize(
     ("page", "printed"),
-    [(GUIDE, "the run has ended\n"), (DOUBT, ""), (DRIFT, ""), (LIMITS, ""), (WAITING, ""), (FOLLOWING, "")],
-    ids=["guide", "doubt", "drift", "limits", "waiting", "following"],
+    [(GUIDE, "the run has ended\n"), *((page, "") for page in SILENT)],
+    ids=["guide", *(page.stem for page in SILENT)],
 )
 def test_the_snippets_of_the_page_run_in_order(page: Path, printed: str, tmp_path: Path) -> None:
     (tmp_path / "snippets.py").write_text("\n".join(blocks(page, "python")))

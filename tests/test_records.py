@@ -30,6 +30,7 @@ FULL: list[rec.Record] = [
     rec.RunReleased(reason="crash"),
     rec.RunBlocked(step_id="4", error=ERROR),
     rec.RunAccepted(step_id="4", by="ann", reason="better"),
+    rec.RunPruned(by="ann", policy="details=1d", pruned_us=7, was="ab", rows=2, bytes=900, reason="room"),
     rec.RunRepaired(bad_seq=5, what="its digest does not match", by="ann", reason="the disk", moved=3, unreadable=1, escaped=["4"]),
     rec.RunUndoing(by="ann", reason="not wanted", error=ERROR),
     rec.StepStarted(step_id="4", name="pay", fingerprint="1:b", attempt=2, effect=True, key="k", args=b"{}", args_sha="s"),

@@ -139,6 +139,15 @@ def test_the_defaults_of_a_budget_are_the_real_ones() -> None:
     assert {name: ast.literal_eval(value) for name, value in shown.items()} == {name: getattr(real, name) for name in shown}
 
 
+def test_the_defaults_of_a_retention_are_the_real_ones() -> None:
+    real = hf.Retention(keep_last=1)
+    shown = {row[0].strip("`"): row[1].strip("`") for row in tables("Retention")[0]}
+    assert shown.keys() == {each.name for each in dataclasses.fields(real)}
+    assert {name: ast.literal_eval(shown[name]) for name in shown if name != "keep_last"} == {
+        name: getattr(real, name) for name in shown if name != "keep_last"
+    }
+
+
 def test_every_public_name_is_on_the_page() -> None:
     assert [name for name in hf.__all__ if not re.search(rf"\b{name}\b", REFERENCE)] == []
 

@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from ._drift import Comparison
     from ._follow import Event
     from ._inspect import CheckpointView, Item, RunView, Summary, Verdict
+    from ._pruning import Pruning
     from ._repair import Mending
+    from .retention import Retention
 
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
@@ -206,6 +208,31 @@ class Holdfast:
         from . import _operate, _repair
 
         return _repair.repair(self.engine, run_id, dry_run=dry_run, by=by or _operate.somebody(), reason=reason)
+
+    def prune(
+        self,
+        retention: Retention,
+        *,
+        dry_run: bool,
+        status: str | Sequence[str] = (),
+        agent: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        compact: bool = False,
+        by: str | None = None,
+        reason: str = "",
+    ) -> Pruning:
+        """Remove runs that have ended and that the policy does not keep, and the details of old steps; with dry_run=True only say which.
+
+        What has not ended stays, and goes on as before. With compact=True the store gives its free room back, which may take long.
+        """
+        from . import _operate, _pruning
+
+        statuses = (status,) if isinstance(status, str) else tuple(status)
+        ordered = _pruning.Ordered(
+            retention=retention, by=by or _operate.somebody(), reason=reason, dry_run=dry_run, statuses=statuses, agent=agent,
+            tags=tags or {},
+        )  # fmt: skip
+        return _pruning.prune(self.engine, ordered, compact=compact)
 
     def resolve(
         self,

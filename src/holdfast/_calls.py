@@ -142,7 +142,7 @@ def shown_call(name: str, args: bytes | None) -> str:
     """A call with its arguments, shortened for a message."""
     try:
         bound = json.loads(args or b"{}")
-        inside = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in bound.items())
+        inside = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in bound.items()) if args is not None else "..."
     except (ValueError, AttributeError):
         inside = "..."
     return f"{name}({inside if len(inside) <= SHOWN else inside[:SHOWN] + '...'})"

@@ -21,7 +21,7 @@ STATES = {
     rec.AskOpened.kind: "asked", rec.AskAnswered.kind: "answered", rec.AskClosed.kind: "closed",
     rec.WatchTaken.kind: "watched", rec.WatchDrifted.kind: "drifted",
     rec.ModelChanged.kind: "model changed", rec.ModelAccepted.kind: "model accepted", rec.BudgetSet.kind: "budget set",
-    rec.WaitBegun.kind: "waiting", rec.MessageTaken.kind: "message taken",
+    rec.WaitBegun.kind: "waiting", rec.MessageTaken.kind: "message taken", rec.RunPruned.kind: "pruned",
 }  # fmt: skip
 """Words for a line that read better than the kind of its record."""
 
@@ -192,6 +192,8 @@ def _found_out(record: rec.Record) -> str:
             return f"{record.name}, from {record.by}{'; put aside: ' + record.unfit if record.unfit else ''}"
         case rec.AskClosed():
             return record.reason
+        case rec.RunPruned():
+            return f"by {record.by}: {record.bytes:,} bytes of {record.rows} records went ({record.policy}){_why(record.reason)}"
         case rec.WatchTaken():
             shown = str(record.found.get("shown") or record.found.get("state") or "")
             return f"{shown}, accepted as it is" if record.accepted else shown

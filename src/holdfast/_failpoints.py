@@ -38,7 +38,10 @@ WAITS = (
 )
 """Places that only a run passes which waits, or sends to one that does."""
 
-BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after")
+PRUNES = ("prune.before", "prune.after", "shed.before", "shed.after", "forget.before", "forget.after")
+"""Places that only a prune passes."""
+
+BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after", *PRUNES)
 """Places that no run passes."""
 
 _armed: dict[str, int] | None = None

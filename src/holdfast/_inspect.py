@@ -19,7 +19,7 @@ from ._duration import Duration, seconds
 from ._ids import checked_run_id
 from ._journal import Journal, empty_head, verified
 from ._replay import UNDO, History, Question
-from ._runner import Engine
+from ._runner import Engine, refuse_pruned
 from .budget import Spent
 from .errors import BudgetExceeded, Damaged, HoldfastError, Misuse, Refusal, StoreDamaged, StoreError, UndoFailed, UnknownRun
 from .store import Head, Query, Repairable, Row
@@ -279,7 +279,8 @@ def loaded(engine: Engine, run_id: str) -> tuple[Head, list[Row]]:
 
 
 def _unknown(engine: Engine, run_id: str) -> UnknownRun:
-    """The error for an id that nobody has, with the one that may have been meant."""
+    """The error for an id that nobody has, with the one that may have been meant; of a run that was removed, that it was."""
+    refuse_pruned(engine, run_id)
     near = get_close_matches(run_id, [head.run_id for head in engine.store.heads(Query(limit=NEWEST))], n=1)
     return UnknownRun(run_id, engine.store.url, near[0] if near else "")
 

@@ -105,16 +105,24 @@ def verified(head: Head, rows: Sequence[Row]) -> Iterator[tuple[Row, rec.Record]
         try:
             digest = chain(digest, run_id, row)
             record = record_of(row)
-            args_are_whole = row.args is None or args_digest(row.args) == getattr(record, "args_sha", "")
+            args_sha = str(getattr(record, "args_sha", ""))
+            args_are_whole = row.args is None or args_digest(row.args) == args_sha
         except (ValueError, TypeError, AttributeError) as error:
             raise Damaged(run_id, expected, f"it cannot be read ({error})") from error
         if digest != row.digest:
             raise Damaged(run_id, expected, "its digest does not match what it holds")
         if not args_are_whole:
             raise Damaged(run_id, expected, "its arguments do not match their digest")
+        if row.args is None and args_sha and not prunable(record):
+            raise Damaged(run_id, expected, "its arguments are missing")
         computed = fold_head(computed, record, row.at_us)
         yield row, record
     _compare_heads(head, at_position(computed, rows[-1]) if rows else computed)
+
+
+def prunable(record: rec.Record) -> bool:
+    """Whether the arguments that a record carries may go: those of safe steps; a person may need to see those of an effect."""
+    return isinstance(record, rec.StepStarted | rec.StepDone | rec.StepFailed) and not record.effect
 
 
 def _compare_heads(stored: Head, computed: Head) -> None:

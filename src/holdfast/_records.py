@@ -147,6 +147,23 @@ class RunRepaired(Record):
 
 
 @fact(kw_only=True)
+class RunPruned(Record):
+    """Details that replay does not need went from `rows` records, `bytes` in all, over all prunes of the run; `was` is the digest before.
+
+    The row bears the time of the one before it, so that a run that has ended looks no younger; `pruned_us` is when it was.
+    """
+
+    kind = "run.pruned"
+    by: str
+    policy: str
+    pruned_us: int
+    was: str
+    rows: int = 0
+    bytes: int = 0
+    reason: str = ""
+
+
+@fact(kw_only=True)
 class RunUndoing(Record):
     """From here on no new step begins: what the run did is taken back. `error` where its own failure asked for that, and nobody else."""
 
@@ -413,7 +430,7 @@ KINDS: dict[str, type[Record]] = {
     cls.kind: cls
     for cls in (
         RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunRepaired,
-        RunUndoing, StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
+        RunPruned, RunUndoing, StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
         DoubtOpened, DoubtSettled, AskOpened, AskAnswered, AskClosed, WaitBegun, MessageTaken, BudgetSet, WatchTaken, WatchDrifted,
         ModelChanged, ModelAccepted, TimeoutFired, StateSaved, TimeRead,
     )

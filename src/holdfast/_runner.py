@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from . import _records as rec
 from ._calls import shown_call
-from ._clock import Clock
+from ._clock import Clock, to_datetime
 from ._commands import Pause
 from ._commit import Committer
 from ._decorators import Agent
@@ -36,13 +36,14 @@ from .errors import (
     RunConflict,
     RunFailed,
     RunInterrupted,
+    RunPruned,
     RunRepaired,
     RunWaiting,
     Stopped,
     UndecodableResult,
     Unwinding,
 )  # fmt: skip
-from .store import Head, Store
+from .store import Head, Prunable, Store
 
 POLL_S = 0.05
 """How often a process looks whether the run it waits for has moved."""
@@ -209,6 +210,7 @@ def _acquire(engine: Engine, order: Order) -> Errand:
             yield from _claimed(engine, Claim(journal, [claim]))
             reach("claim.after")
         except LeaseLost:
+            refuse_pruned(engine, order.run_id)
             continue
         except Stopped as stopped:
             engine.keeper.orphans.add(order.run_id)  # the claim may have gone in, and its reply be lost
@@ -218,6 +220,13 @@ def _acquire(engine: Engine, order: Order) -> Errand:
             resources=engine.resources, lease_s=engine.lease_s, on_model_change=order.agent.on_model_change,
             on_ask=engine.on_ask,
         )  # fmt: skip
+
+
+def refuse_pruned(engine: Engine, run_id: str) -> None:
+    """The id of a run that was removed is not used again: everything would be done once more."""
+    grave = engine.store.tombstone(run_id) if isinstance(engine.store, Prunable) else None
+    if grave is not None:
+        raise RunPruned(run_id, grave.status, f"{to_datetime(grave.pruned_us):%Y-%m-%d %H:%M:%S} UTC", grave.by, grave.why)
 
 
 def _claimed(engine: Engine, claim: Claim) -> Errand:

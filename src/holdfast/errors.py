@@ -255,6 +255,18 @@ class UnknownRun(RunError):
         return f"there is no run {self.run_id!r} in {place}{near} `holdfast runs` lists them; another store is named with --store"
 
 
+class RunPruned(RunError):
+    """The run has ended and was removed; its id is kept, so that nothing is done twice."""
+
+    def __init__(self, run_id: str, status: str, when: str, by: str, why: str) -> None:
+        self.run_id, self.status, self.when, self.by, self.why = run_id, status, when, by, why
+        super().__init__(run_id, status, when, by, why)
+
+    def __str__(self) -> str:
+        gone = f"run {self.run_id!r} had ended ({self.status}) and was pruned at {self.when} by {self.by} ({self.why})"
+        return f"{gone}: its records and its result are gone, and it is not executed again. To do the work once more, give another run_id"
+
+
 class BadRunId(RunError):
     """A run id that cannot be a file name or a path of a URL."""
 

@@ -120,6 +120,41 @@ class Aside(NamedTuple):
     fields: tuple[object, ...]
 
 
+class Tombstone(NamedTuple):
+    """What stays of a run that was removed, so that its id is not used again: who removed it, when, and by what policy."""
+
+    run_id: str
+    agent: str
+    fingerprint: str
+    status: str
+    ended_us: int
+    pruned_us: int
+    by: str
+    why: str
+
+
+class Removal(NamedTuple):
+    """A run to be removed as a whole, if its head still is `found`; `grave` is what stays of it."""
+
+    found: Head
+    grave: Tombstone
+
+
+class Shedding(NamedTuple):
+    """A run to be made smaller, if its head still is `found`: `rows` take the place of those with the same seq, then `append` goes in."""
+
+    found: Head
+    rows: Sequence[Row]
+    append: Append
+
+
+class Room(NamedTuple):
+    """What a store takes up where it lives, and how much of that is free and will be used before it grows."""
+
+    size_bytes: int
+    free_bytes: int
+
+
 class Query(NamedTuple):
     """Which heads to list, newest change first. An unset field does not filter; `tags` must all be equal.
 
@@ -219,3 +254,30 @@ class Live(Protocol):
 
     def rows_after(self, run_id: str, seq: int) -> tuple[Head, list[Row]] | None:
         """The head and the rows behind `seq`, seen at one moment; None where there is no such run."""
+
+
+@runtime_checkable
+class Prunable(Protocol):
+    """A store that can give back the room of what nobody needs any more. An id with a tombstone cannot be created by an append."""
+
+    def remove(self, removals: Sequence[Removal]) -> list[bool]:
+        """In one transaction: the rows, head, letters and what repairs moved aside of each run go, and its tombstone stays.
+
+        Each is fenced on its own: False, with nothing of it changed, where the head is not the one that was found, or where not all of
+        its rows can be reached.
+        """
+
+    def shed(self, shedding: Shedding) -> bool:
+        """In one transaction: put rows in the place of others, and append; False, with nothing changed, where the head was another."""
+
+    def tombstone(self, run_id: str) -> Tombstone | None:
+        """What stays of a run that was removed."""
+
+    def forget(self, before_us: int) -> int:
+        """Drop the tombstones of runs that were removed before then; gives how many."""
+
+    def room(self) -> Room:
+        """How large the store is, and how much of that is free."""
+
+    def compact(self) -> None:
+        """Give free room back to whoever lent it. It may take long, need as much room again, and hold up everybody who writes."""

@@ -23,11 +23,13 @@ from . import (
     Refused,
     ReplayMismatch,
     ResultNotKept,
+    Retention,
     Retry,
     RunCancelled,
     RunConflict,
     RunFailed,
     RunInterrupted,
+    RunPruned,
     RunWaiting,
     Spent,
     StepFailed,
@@ -60,9 +62,9 @@ from ._threads import first, gather, map
 from ._timeouts import timeout_blocking as timeout
 
 __all__ = [
-    "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt",
-    "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused",
-    "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunWaiting", "Spent",
+    "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt", "Landed",
+    "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused", "ReplayMismatch",
+    "ResultNotKept", "Retention", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunPruned", "RunWaiting", "Spent",
     "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict", "agent", "ask", "cleanup", "current", "effect",
     "emit", "first", "gather", "key", "map", "now", "plain", "receive", "resend", "reset", "resource", "run", "send", "sleep", "start",
     "state", "step", "timeout", "usage", "verify", "watch",

@@ -14,6 +14,7 @@ from typing import Literal
 
 import holdfast as hf
 from crashing import Crash, play
+from holdfast import _pruning
 from holdfast.store import FORMAT, Query, Row
 from holdfast.stores.memory import MemoryStore
 
@@ -64,6 +65,12 @@ async def pay(cents: int) -> int:
 async def remembering(text: str) -> list[str]:
     await remember(text)
     await remember(text + "!")
+    raise Crash
+
+
+@hf.agent(name="hoarding")
+async def hoarding() -> None:
+    await remember("a lot")
     raise Crash
 
 
@@ -217,6 +224,11 @@ def record() -> None:
     with suppress(ValueError):
         play(STORE, undoing, run_id="old-undone")
     record_waits()
+    with suppress(BaseException):
+        play(STORE, hoarding, run_id="old-pruned")
+    _pruning.WORTH_BYTES = 1
+    with hf.Holdfast(STORE) as app:
+        app.prune(hf.Retention(details=0), agent="hoarding", dry_run=False, by="ann", reason="room")
 
 
 def lose_the_tail(run_id: str) -> None:

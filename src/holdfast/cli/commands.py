@@ -32,6 +32,7 @@ from holdfast.cli.options import (
     read_statuses,
     read_tags,
 )  # fmt: skip
+from holdfast.cli.pruning import EPILOG, prune
 from holdfast.cli.resuming import go_on, order_from
 from holdfast.cli.screen import Screen
 
@@ -335,6 +336,9 @@ def check(
         parts = {"store": holdfast.store.url, "good": good, "problems": problems, "runs": verdicts}
         screen.say(views.check_page(verdicts, problems, screen.setting()), **parts)
     return Exit.FINE if good else Exit.DAMAGED
+
+
+app.command(epilog=EPILOG)(prune)
 
 
 @app.command(epilog=examples("holdfast demo"))

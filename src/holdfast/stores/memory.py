@@ -8,7 +8,21 @@ from collections import deque
 from collections.abc import Sequence
 
 from holdfast.errors import StoreBusy
-from holdfast.store import Append, Aside, Head, Letter, Pulse, Query, Repair, Row, Stale
+from holdfast.store import (
+    Append,
+    Aside,
+    Head,
+    Letter,
+    Pulse,
+    Query,
+    Removal,
+    Repair,
+    Room,
+    Row,
+    Shedding,
+    Stale,
+    Tombstone,
+)
 
 LIVE_LINES, LIVE_BYTES = 10_000, 8 * 1024 * 1024
 """What is kept at the most of all that runs emitted."""
@@ -30,6 +44,7 @@ class MemoryStore:
         self._aside: list[Aside] = []
         self._live: deque[tuple[int, str, bytes]] = deque()
         self._live_bytes = self._live_lines = 0
+        self._graves: dict[str, Tombstone] = {}
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
         if not self._lock.acquire(blocking=wait):
@@ -43,6 +58,8 @@ class MemoryStore:
         head = self._heads.get(one.run_id)
         if (one.epoch, one.seq) != ((head.epoch, head.seq) if head else (0, 0)):
             return Stale(head)
+        if head is None and one.run_id in self._graves:
+            return Stale(None)
         self._heads[one.run_id] = one.head
         self._rows.setdefault(one.run_id, []).extend(one.rows)
         for letter_id in one.takes:
@@ -128,6 +145,47 @@ class MemoryStore:
         with self._lock:
             head = self._heads.get(run_id)
             return (head, self._rows[run_id][seq:]) if head else None
+
+    def remove(self, removals: Sequence[Removal]) -> list[bool]:
+        with self._lock:
+            return [self._remove(*one) for one in removals]
+
+    def _remove(self, found: Head, grave: Tombstone) -> bool:
+        run_id = found.run_id
+        if self._heads.get(run_id) != found:
+            return False
+        del self._heads[run_id], self._rows[run_id]
+        self._letters = {number: letter for number, letter in self._letters.items() if letter.run_id != run_id}
+        self._aside = [one for one in self._aside if one.run_id != run_id]
+        self._graves[run_id] = grave
+        return True
+
+    def shed(self, shedding: Shedding) -> bool:
+        run_id = shedding.found.run_id
+        with self._lock:
+            if self._heads.get(run_id) != shedding.found:
+                return False
+            new = {row.seq: row for row in shedding.rows}
+            self._rows[run_id] = [new.get(row.seq, row) for row in self._rows[run_id]]
+            return self._append(shedding.append) is None
+
+    def tombstone(self, run_id: str) -> Tombstone | None:
+        return self._graves.get(run_id)
+
+    def forget(self, before_us: int) -> int:
+        with self._lock:
+            old = [grave.run_id for grave in self._graves.values() if grave.pruned_us < before_us]
+            for run_id in old:
+                del self._graves[run_id]
+            return len(old)
+
+    def room(self) -> Room:
+        with self._lock:
+            data = (len(part) for rows in self._rows.values() for row in rows for part in (row.body, row.value, row.args) if part)
+            return Room(sum(data), 0)
+
+    def compact(self) -> None:
+        """Nothing is held that is not used."""
 
     def close(self) -> None:
         """Nothing to let go of: what was kept stays readable for whoever still holds this object."""

@@ -17,16 +17,34 @@ from pathlib import Path
 import apsw
 
 from holdfast.errors import StoreDamaged, StoreError
-from holdfast.store import Append, Aside, Head, Letter, Pulse, Query, Repair, Row, Stale
+from holdfast.store import (
+    Append,
+    Aside,
+    Head,
+    Letter,
+    Pulse,
+    Query,
+    Removal,
+    Repair,
+    Room,
+    Row,
+    Shedding,
+    Stale,
+    Tombstone,
+)
 from holdfast.stores._live_files import LiveFiles
 from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._sqlite_aside import found_head, found_rows, move, moved
 from holdfast.stores._sqlite_check import findings, pages, sealed, unsealed
 from holdfast.stores._sqlite_file import BUSY_LIMIT_MS, os_errors, prepare
 from holdfast.stores._sqlite_line import Line
+from holdfast.stores._sqlite_pruned import buried, compacted, forgotten, measured, provide, provided, removed, rewritten
 
 FIELDS = ", ".join(Head._fields)
-CREATE = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0) ON CONFLICT DO NOTHING"
+CREATE = (
+    "INSERT INTO runs SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 0 "
+    "WHERE NOT EXISTS (SELECT 1 FROM pruned WHERE run_id = ?1) ON CONFLICT DO NOTHING"
+)
 ADVANCE = (
     "UPDATE runs SET agent = ?, seq = ?, digest = ?, wake_us = ?, created_us = ?, updated_us = ?, tags = ?, usd = ?, note = ?, "
     "last = last_insert_rowid() WHERE run_id = ? AND epoch = ? AND status = ? AND owner IS ?"
@@ -86,8 +104,11 @@ class SqliteStore:
         self._reader = Line(self.path, self.url, "BEGIN")
         self._locks = OwnerLocks(self.path.with_name(f"{self.path.name}.owners"))
         self._live = LiveFiles(self.path.with_name(f"{self.path.name}.live"), self._rests)
-        with self._reader.transaction():
-            """Whatever is wrong with the file is said now, not at the first append."""
+        with self._reader.transaction() as cursor:  # whatever is wrong with the file is said now, not at the first append
+            whole = provided(cursor)
+        if not whole:
+            with self._writer.transaction() as cursor:
+                provide(cursor)
         self._live.sweep()
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
@@ -205,6 +226,34 @@ class SqliteStore:
     def _rests(self, run_id: str) -> bool:
         head = self.head(run_id)
         return head is None or head.owner is None
+
+    def remove(self, removals: Sequence[Removal]) -> list[bool]:
+        with self._writer.transaction() as cursor:
+            return [removed(cursor, one) for one in removals]
+
+    def shed(self, shedding: Shedding) -> bool:
+        with self._writer.transaction() as cursor:
+            if not rewritten(cursor, shedding.found, shedding.rows):
+                return False
+            stale = _append(cursor, shedding.append)
+            assert stale is None, "the head was the one that was found"
+            return True
+
+    def tombstone(self, run_id: str) -> Tombstone | None:
+        with self._reader.transaction() as cursor:
+            return buried(cursor, run_id)
+
+    def forget(self, before_us: int) -> int:
+        with self._writer.transaction() as cursor:
+            return forgotten(cursor, before_us)
+
+    def room(self) -> Room:
+        with self._reader.transaction() as cursor:
+            return measured(cursor)
+
+    def compact(self) -> None:
+        self._writer.refuse_if_gone()
+        compacted(self.path, self.url)
 
     def close(self) -> None:
         self._live.close()

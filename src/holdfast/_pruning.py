@@ -1,0 +1,290 @@
+"""Pruning: runs that a policy does not keep are removed, and those that stay are made lighter; `prune` is the one way in.
+
+Heads say what may go; each run is then loaded and verified before it does. Whatever has an owner, cannot be read, or still has something
+that a person must settle stays, and is reported. Removals share a transaction, a few at a time, so that nobody else waits long; each is
+fenced by the head that was looked at. Whoever is killed in between can do it again: a run is there whole, or gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from . import _records as rec
+from ._failpoints import reach
+from ._ids import checked_text
+from ._inspect import PAGE
+from ._journal import Journal, at_position
+from ._runner import Engine
+from ._shedding import Lighter, lighter, replays_alike, size
+from .errors import Damaged, Refusal, StoreDamaged
+from .retention import FINAL, Retention, decide
+from .store import Head, Prunable, Query, Removal, Room, Row, Shedding, Store, Tombstone
+
+BATCH = 100
+"""Runs that are removed in one transaction at the most."""
+BATCH_ROWS = 2_000
+"""Records that are removed in one transaction, but for a single run that has more."""
+WORTH_BYTES = 1_024
+"""A run is not rewritten for less: the record that says so takes a quarter of it."""
+
+MOVED = "it moved meanwhile"
+UNLIKE = "without these details it would not go on as before: a defect of Holdfast, and nothing was changed"
+
+What = Literal["removed", "lightened", "kept"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What became of one run that the policy speaks of, or would become; `why` where it was kept in spite of it."""
+
+    run_id: str
+    agent: str
+    status: str
+    what: What
+    bytes: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruning:
+    """What a prune did, or would do: `bytes` is the data that went, `freed_bytes` what the store has more of free room now.
+
+    `size_bytes` is what the store takes up, `free_bytes` how much of that is free.
+    """
+
+    policy: str
+    done: bool
+    looked_at: int
+    runs: list[Pruned]
+    removed: int
+    lightened: int
+    kept: int
+    bytes: int
+    freed_bytes: int
+    size_bytes: int
+    free_bytes: int
+    ids_forgotten: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ordered:
+    """Who wants what pruned: the policy, the runs it is for (filters of `runs`), and who says so."""
+
+    retention: Retention
+    by: str
+    reason: str = ""
+    dry_run: bool = True
+    statuses: Sequence[str] = ()
+    agent: str | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+
+class Plan(NamedTuple):
+    """What the heads say: these may be removed, the details of those may go, and so many were looked at."""
+
+    goes: list[Head]
+    ages: list[Head]
+    looked_at: int
+    now_us: int
+
+
+def prune(engine: Engine, ordered: Ordered, *, compact: bool = False) -> Pruning:
+    """Carry a policy out, or say what that would do; whoever prunes on a schedule calls this."""
+    plan = planned(engine, ordered)
+    before = able(engine.store).room()
+    return concluded(engine, ordered, plan, list(carried_out(engine, ordered, plan)), before, compact=compact)
+
+
+def able(store: Store) -> Prunable:
+    """The store, if it can be pruned."""
+    if not isinstance(store, Prunable):
+        raise Refusal(f"the store {store.url} cannot be pruned; nothing was changed")
+    return store
+
+
+def planned(engine: Engine, ordered: Ordered) -> Plan:
+    """What may go, as far as the heads say."""
+    able(engine.store)
+    checked_text(ordered.by, "by")
+    checked_text(ordered.reason, "reason")
+    now_us = engine.clock.now_us()
+    heads = list(_heads(engine.store, ordered))
+    goes, stays = decide(heads, ordered.retention, now_us)
+    aged_us = ordered.retention.before_us("details", now_us)
+    ages = [head for head in stays if aged_us is not None and head.created_us < aged_us]
+    return Plan(goes, ages, len(heads), now_us)
+
+
+def carried_out(engine: Engine, ordered: Ordered, plan: Plan) -> Iterator[Pruned]:
+    """Do it, run by run, or only say it; one answer for each run of the plan."""
+    for batch in _batches(plan.goes):
+        yield from _removed(engine, ordered, plan, batch)
+    for head in plan.ages:
+        yield _lightened(engine, ordered, plan, head)
+
+
+def concluded(engine: Engine, ordered: Ordered, plan: Plan, runs: list[Pruned], before: Room, *, compact: bool) -> Pruning:
+    """The end of a prune: what else goes with the runs, and what it has come to."""
+    store, forgotten = able(engine.store), 0
+    if not ordered.dry_run:
+        sweep_what_nobody_refers_to(engine.store)
+        forgotten = _forgotten(store, ordered.retention.before_us("keep_ids", plan.now_us))
+        if compact:
+            store.compact()
+    after = store.room()
+    freed = (after.free_bytes - before.free_bytes) + (before.size_bytes - after.size_bytes)
+    went = {what: [one for one in runs if one.what == what] for what in ("removed", "lightened", "kept")}
+    return Pruning(
+        policy=ordered.retention.told(), done=not ordered.dry_run, looked_at=plan.looked_at,
+        runs=[one for one in runs if one.bytes or one.what != "lightened"],
+        removed=len(went["removed"]), lightened=sum(1 for one in went["lightened"] if one.bytes), kept=len(went["kept"]),
+        bytes=sum(one.bytes for one in runs), freed_bytes=0 if ordered.dry_run else max(0, freed), size_bytes=after.size_bytes,
+        free_bytes=after.free_bytes, ids_forgotten=forgotten,
+    )  # fmt: skip
+
+
+def sweep_what_nobody_refers_to(store: Store) -> None:
+    """The place where what is stored once for all runs goes when none refers to it any more; as yet no store keeps such things."""
+    del store
+
+
+def _forgotten(store: Prunable, before_us: int | None) -> int:
+    if before_us is None:
+        return 0
+    reach("forget.before")
+    forgotten = store.forget(before_us)
+    reach("forget.after")
+    return forgotten
+
+
+def _heads(store: Store, ordered: Ordered) -> Iterator[Head]:
+    """All runs that the order is for, each once."""
+    query = Query(statuses=tuple(ordered.statuses), agent=ordered.agent, tags=tuple(ordered.tags.items()), limit=PAGE, after="")
+    while page := store.heads(query):
+        yield from page
+        query = query._replace(after=page[-1].run_id)
+
+
+def _batches(heads: Iterable[Head]) -> Iterator[list[Head]]:
+    """The runs in groups that are quick to remove."""
+    batch: list[Head] = []
+    for head in heads:
+        if batch and (len(batch) == BATCH or sum(one.seq for one in batch) + head.seq > BATCH_ROWS):
+            yield batch
+            batch = []
+        batch.append(head)
+    if batch:
+        yield batch
+
+
+def _removed(engine: Engine, ordered: Ordered, plan: Plan, heads: Sequence[Head]) -> Iterator[Pruned]:
+    removals, answers = list[Removal](), list[Pruned]()
+    for head in heads:
+        looked = _looked_at(engine, head)
+        if isinstance(looked, str):
+            yield _about(head, "kept", why=looked)
+            continue
+        journal, rows = looked
+        removals.append(Removal(head, _grave(journal, ordered, plan.now_us)))
+        answers.append(_about(head, "removed", freed=sum(map(size, rows))))
+    if ordered.dry_run or not removals:
+        yield from answers
+        return
+    reach("prune.before")
+    went = able(engine.store).remove(removals)
+    reach("prune.after")
+    for gone, answer in zip(went, answers, strict=True):
+        yield answer if gone else _about(removals[answers.index(answer)].found, "kept", why=MOVED)
+
+
+def _grave(journal: Journal, ordered: Ordered, now_us: int) -> Tombstone:
+    head, started = journal.head, journal.started
+    assert started is not None
+    return Tombstone(
+        head.run_id, head.agent, started.fingerprint, head.status, head.updated_us, now_us, ordered.by,
+        ordered.retention.told() + (f": {ordered.reason}" if ordered.reason else ""),
+    )  # fmt: skip
+
+
+def _looked_at(engine: Engine, head: Head) -> tuple[Journal, list[Row]] | str:
+    """The run, verified, or why it stays in spite of the policy."""
+    try:
+        found = engine.store.load(head.run_id)
+        if found is None or found[0] != head:
+            return MOVED
+        journal = Journal.load(*found)
+    except (Damaged, StoreDamaged) as error:
+        return f"it is damaged: {error}"
+    return _still_needed(engine, journal) or (journal, found[1])
+
+
+def _still_needed(engine: Engine, journal: Journal) -> str:
+    """Why somebody still needs a run that has ended, or nothing."""
+    doubts = journal.open_doubts(ended=True)
+    if doubts:
+        return f"step {doubts[0][0]}, {doubts[0][1].name}, is in doubt; `holdfast inbox` shows how to settle it"
+    if journal.undoing is not None and journal.head.status != "cancelled":
+        return "it is to be undone"
+    parent = getattr(journal.started, "parent", "")
+    above = engine.store.head(parent) if isinstance(parent, str) and parent else None
+    return f"its parent {parent} has not ended" if above is not None and above.status not in FINAL else ""
+
+
+def _lightened(engine: Engine, ordered: Ordered, plan: Plan, head: Head) -> Pruned:
+    """Let the details of one run go; one that has an owner is left alone."""
+    if head.owner is not None:
+        return _about(head, "kept", why=f"it executes in {head.owner}, or did until that process died")
+    aged_us = ordered.retention.before_us("details", plan.now_us)
+    assert aged_us is not None
+    try:
+        found = engine.store.load(head.run_id)
+        if found is None or found[0] != head:
+            return _about(head, "kept", why=MOVED)
+        light = lighter(*found, before_us=aged_us)
+        if light.freed < WORTH_BYTES:
+            return _about(head, "lightened")
+        shedding = _shedding(ordered, plan, found, light)
+    except (Damaged, StoreDamaged) as error:
+        return _about(head, "kept", why=f"it is damaged: {error}")
+    if shedding is None:
+        return _about(head, "kept", why=UNLIKE)
+    if not ordered.dry_run:
+        reach("shed.before")
+        if not able(engine.store).shed(shedding):
+            return _about(head, "kept", why=MOVED)
+        reach("shed.after")
+    return _about(head, "lightened", freed=light.freed)
+
+
+def _shedding(ordered: Ordered, plan: Plan, found: tuple[Head, list[Row]], light: Lighter) -> Shedding | None:
+    """What is written; None where the run would not replay as before, which is looked at before anything is."""
+    head, rows = found
+    before = Journal.load(head, rows)
+    last = next((record for record in _prunings(rows)), None)
+    pruned = rec.RunPruned(
+        by=ordered.by, reason=ordered.reason, policy=ordered.retention.told(), pruned_us=plan.now_us, was=head.digest.hex(),
+        rows=light.touched + (last.rows if last else 0), bytes=light.freed + (last.bytes if last else 0),
+    )  # fmt: skip
+    sealing = Journal(head.run_id)
+    sealing.head = at_position(head, light.rows[-1])
+    append = sealing.seal([pruned], at_us=head.updated_us)
+    try:
+        after = Journal.load(append.head, [*light.rows, *append.rows])
+    except Damaged:
+        return None
+    return Shedding(head, light.changed, append) if replays_alike(before, after) else None
+
+
+def _prunings(rows: Sequence[Row]) -> Iterator[rec.RunPruned]:
+    """What earlier prunes said, the last first."""
+    for row in reversed(rows):
+        if row.kind == rec.RunPruned.kind:
+            record = rec.from_parts(kind=row.kind, step_id=row.step_id, body=row.body, value=row.value, args=row.args)
+            assert isinstance(record, rec.RunPruned)
+            yield record
+
+
+def _about(head: Head, what: What, *, freed: int = 0, why: str = "") -> Pruned:
+    return Pruned(run_id=head.run_id, agent=head.agent, status=head.status, what=what, bytes=freed, why=why)
