@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ._app import Handle, Holdfast, run, start
+from ._artifact import Artifact
 from ._branches import first, gather, map
 from ._decorators import agent, effect, resend, reset, step, verify
 from ._landing import Landed, NotLanded, Unknown, Verdict
@@ -41,8 +42,8 @@ from .errors import (
 from .retry import Retry
 
 __all__ = [
-    "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt",
-    "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused",
+    "Artifact", "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError",
+    "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused",
     "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunWaiting", "Spent",
     "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict", "agent", "ask", "cleanup", "current", "effect",
     "first", "gather", "key", "map", "now", "plain", "receive", "resend", "reset", "resource", "run", "send", "sleep", "start", "state",

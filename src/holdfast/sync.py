@@ -1,6 +1,7 @@
 """The same names for `def` agents: verbs that wait block here instead of being awaited."""
 
 from . import (
+    Artifact,
     Breaker,
     Budget,
     BudgetExceeded,
@@ -59,8 +60,8 @@ from ._threads import first, gather, map
 from ._timeouts import timeout_blocking as timeout
 
 __all__ = [
-    "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt",
-    "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused",
+    "Artifact", "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError",
+    "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused",
     "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunWaiting", "Spent",
     "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict", "agent", "ask", "cleanup", "current", "effect",
     "first", "gather", "key", "map", "now", "plain", "receive", "resend", "reset", "resource", "run", "send", "sleep", "start", "state",

@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from holdfast import __version__ as holdfast_version
 from holdfast import _inspect
-from holdfast.cli import views
+from holdfast.cli import artifacts, views
 from holdfast.cli.exits import MEANINGS, Exit
 from holdfast.cli.location import opened
 from holdfast.cli.options import (
@@ -120,7 +120,9 @@ def show(
             screen.say(views.run_page(view, screen.setting()), store=holdfast.store.url, run=view)
         else:
             knew = holdfast.show_at(run, at)
-            screen.say(views.checkpoint_page(knew, screen.setting()), store=holdfast.store.url, at=knew)
+            kept = artifacts.checkpoint_blocks(run, (knew.arguments, knew.result, knew.state), screen.setting())
+            page = views.checkpoint_page(artifacts.readable(knew), screen.setting())
+            screen.say([*page, *kept], store=holdfast.store.url, at=knew)
     return Exit.FINE
 
 
@@ -330,6 +332,9 @@ def check(
         parts = {"store": holdfast.store.url, "good": good, "problems": problems, "runs": verdicts}
         screen.say(views.check_page(verdicts, problems, screen.setting()), **parts)
     return Exit.FINE if good else Exit.DAMAGED
+
+
+app.command(epilog=examples("holdfast artifact order-47", "holdfast artifact order-47 3f7a91 --to report.pdf"))(artifacts.artifact)
 
 
 @app.command(epilog=examples("holdfast demo"))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import BinaryIO
 
 from holdfast.errors import StoreBusy
-from holdfast.store import Append, Aside, Head, Letter, Pulse, Query, Repair, Row, Stale
+from holdfast.store import Append, Aside, Head, Letter, Pulse, Query, Repair, Row, Stale, Swept
+from holdfast.stores._blob_files import condemned
 
 
 class MemoryStore:
@@ -24,6 +28,9 @@ class MemoryStore:
         self._beats: dict[str, int] = {}
         self._posted = 0
         self._aside: list[Aside] = []
+        self._blobs: dict[str, tuple[bytes, int]] = {}
+        self._parts: dict[str, list[str]] = {}
+        self._refs: dict[str, set[str]] = {}
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
         if not self._lock.acquire(blocking=wait):
@@ -37,6 +44,11 @@ class MemoryStore:
         head = self._heads.get(one.run_id)
         if (one.epoch, one.seq) != ((head.epoch, head.seq) if head else (0, 0)):
             return Stale(head)
+        missing = [digest for digest in one.refs if digest not in self._blobs]
+        if missing:
+            return Stale(head, missing)
+        if one.refs:
+            self._refs.setdefault(one.run_id, set()).update(one.refs)
         self._heads[one.run_id] = one.head
         self._rows.setdefault(one.run_id, []).extend(one.rows)
         for letter_id in one.takes:
@@ -105,6 +117,46 @@ class MemoryStore:
 
     def aside(self, run_id: str) -> list[Aside]:
         return [one for one in self._aside if one.run_id == run_id]
+
+    def keep_blob(self, chunks: Iterable[bytes], *, at_us: int, parts: Sequence[str] = ()) -> str:
+        data = b"".join(chunks)
+        digest = hashlib.sha256(data).hexdigest()
+        with self._lock:
+            for part in parts:
+                if part not in self._blobs:
+                    raise KeyError(part)
+            self._blobs[digest] = (data, at_us)
+            if parts:
+                self._parts[digest] = list(dict.fromkeys(parts))
+        return digest
+
+    def touch_blob(self, digest: str, *, at_us: int) -> bool:
+        with self._lock:
+            kept = self._blobs.get(digest)
+            if kept is not None:
+                self._blobs[digest] = (kept[0], at_us)
+            return kept is not None
+
+    def open_blob(self, digest: str) -> BinaryIO | None:
+        kept = self._blobs.get(digest)
+        return None if kept is None else io.BytesIO(kept[0])
+
+    def blob_refs(self, run_id: str) -> list[str]:
+        with self._lock:
+            return sorted(self._refs.get(run_id, ()))
+
+    def blob_parts(self, digest: str) -> list[str]:
+        return sorted(self._parts.get(digest, ()))
+
+    def sweep_blobs(self, before_us: int, *, dry_run: bool = False) -> Swept:
+        with self._lock:
+            old = {digest: len(data) for digest, (data, at_us) in self._blobs.items() if at_us < before_us}
+            referred = {digest for refs in self._refs.values() for digest in refs}
+            gone = condemned(old.keys() - referred, [(whole, part) for whole, parts in self._parts.items() for part in parts])
+            for digest in () if dry_run else gone:
+                del self._blobs[digest]
+                self._parts.pop(digest, None)
+            return Swept(len(gone), sum(old[digest] for digest in gone))
 
     def close(self) -> None:
         """Nothing to let go of: what was kept stays readable for whoever still holds this object."""

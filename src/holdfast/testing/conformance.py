@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.store import Append, Head, Query, Repair, Repairable, Row, Stale, Store
+from holdfast.testing.shelf import ShelfConformance
 
 BIG = 8 * 1024 * 1024
 WRITERS, WRITES, TRIES = 4, 15, 2_000
@@ -80,7 +81,7 @@ def repaired(store: Store, run_id: str, *, rows: int, good: int) -> Repairable:
     return store
 
 
-class StoreConformance:
+class StoreConformance(ShelfConformance):
     """Override `open`. Set `lasting` to False for a store that is gone when it is closed."""
 
     lasting = True
