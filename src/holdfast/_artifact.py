@@ -128,9 +128,12 @@ class Kept(NamedTuple):
         file = self.shelf.open_blob(digest)
         if file is None:
             raise ArtifactDamaged(self.run_id, of.name, digest, "it is not there")
-        with file:
-            while chunk := file.read(CHUNK):
-                yield chunk
+        try:
+            with file:
+                while chunk := file.read(CHUNK):
+                    yield chunk
+        except OSError as error:
+            raise ArtifactDamaged(self.run_id, of.name, digest, f"it cannot be read ({error.strerror})") from error
 
 
 class Nowhere(NamedTuple):
@@ -381,6 +384,12 @@ def refs_in(*texts: Bytes | None) -> list[str]:
     """The artifacts of this process that stand in these encoded values."""
     found = [digest.decode() for text in texts if text and MARK in text for digest in MARKED.findall(text)]
     return [digest for digest in found if digest in vouched]
+
+
+def vouch_for(store: object, run_id: str) -> None:
+    """What this run refers to counts as a reference where its values are copied into another run, as encoded bytes."""
+    if isinstance(store, Shelf):
+        vouched.update(store.blob_refs(run_id))
 
 
 def trouble() -> BaseException | None:

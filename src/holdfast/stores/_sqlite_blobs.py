@@ -18,6 +18,7 @@ REFERRED = "SELECT 1 FROM blob_refs WHERE run_id = ? AND digest = ?"
 REFER = "INSERT OR IGNORE INTO blob_refs VALUES (?, ?)"
 JOIN = "INSERT OR IGNORE INTO blob_parts VALUES (?, ?)"
 REFS = "SELECT digest FROM blob_refs WHERE run_id = ? ORDER BY digest"
+FORGET = "DELETE FROM blob_refs WHERE run_id = ?"
 PARTS = "SELECT part FROM blob_parts WHERE whole = ? ORDER BY part"
 PART = "DELETE FROM blob_parts WHERE whole = ?"
 
@@ -31,6 +32,12 @@ def missing(cursor: apsw.Cursor, files: BlobFiles, run_id: str, refs: Sequence[s
 def refer(cursor: apsw.Cursor, run_id: str, refs: Sequence[str]) -> None:
     """From this transaction on the run refers to these."""
     cursor.executemany(REFER, [(run_id, digest) for digest in refs])
+
+
+def forget(cursor: apsw.Cursor, run_id: str) -> None:
+    """The run is removed in this transaction, and refers to nothing any more."""
+    if cursor.execute(EXIST).get is not None:
+        cursor.execute(FORGET, (run_id,))
 
 
 def join(cursor: apsw.Cursor, files: BlobFiles, written: HalfWritten, parts: Sequence[str], at_us: int) -> None:
