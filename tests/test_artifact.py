@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import copy
 import dataclasses
 import json
@@ -9,7 +10,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,8 @@ from holdfast import _artifact, _journal
 from holdfast._clock import SystemClock
 from holdfast._journal import Journal
 from holdfast.codec.fingerprint import fingerprint
-from holdfast.errors import ArtifactDamaged, StoreFailed
+from holdfast.codec.values import codec_for
+from holdfast.errors import ArtifactDamaged, StoreFailed, StoreFull
 from holdfast.store import Shelf, Store, Swept
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
@@ -316,6 +318,25 @@ def test_a_store_that_cannot_keep_blobs_says_so() -> None:
 
     with pytest.raises(hf.Misuse, match="keeps no artifacts"), _artifact.at_desk(_artifact.Desk(Plain(), SystemClock(), "r")):
         hf.Artifact(b"x")
+
+
+class Full(MemoryStore):
+    def keep_blob(self, chunks: Iterable[bytes], *, at_us: int, parts: Sequence[str] = ()) -> str:
+        raise StoreFull(self.url, "there is no room")
+
+
+@pytest.mark.parametrize("annotation", [list[hf.Artifact], list[hf.Artifact | None], list[hf.Artifact | str], list[str | hf.Artifact]])
+def test_a_store_that_fails_while_a_value_is_encoded_is_not_taken_for_a_bad_value(annotation: object) -> None:
+    codec = codec_for(annotation, "the result")
+    with _artifact.at_desk(_artifact.Desk(Full(), SystemClock(), "r")):
+        with pytest.raises(StoreFull):
+            codec.keep([artifact_made_outside()])
+        with pytest.raises(hf.NotKept):
+            codec.keep([object()])
+
+
+def artifact_made_outside() -> hf.Artifact:
+    return contextvars.Context().run(hf.Artifact, b"x")
 
 
 @pytest.mark.parametrize("source", [7, None, "/no/such/file", os.devnull])

@@ -36,6 +36,9 @@ MARK = b'"artifact":"'
 MARKED = re.compile(rb'"artifact":"([0-9a-f]{64})"')
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
+HIDES = ("_written", "Artifact")
+"""What stands in pydantic's errors that hide one of ours."""
+
 Bytes: TypeAlias = builtins.bytes
 Chunks: TypeAlias = Callable[[], Iterable[Bytes]]
 
@@ -392,11 +395,11 @@ def vouch_for(store: object, run_id: str) -> None:
         vouched.update(store.blob_refs(run_id))
 
 
-def trouble() -> BaseException | None:
-    """What went wrong with an artifact while the value around it was encoded, which whoever encodes hides."""
+def trouble(hiding: Exception) -> BaseException | None:
+    """What went wrong with an artifact while the value around it was encoded, which the error of whoever encodes hides."""
     error: BaseException | None = getattr(_trouble, "error", None)
     _trouble.error = None
-    return error
+    return error if any(word in str(hiding) for word in HIDES) else None
 
 
 def _written(value: object) -> dict[str, Any]:

@@ -222,7 +222,7 @@ class Journal:
             if vouched:
                 refs += refs_in(*parts[5:])
         standing = at_position(head, rows[-1])
-        return Append(head.run_id, self.head.epoch, self.head.seq, rows, standing, tuple(takes), tuple(dict.fromkeys(refs)))
+        return Append(head.run_id, self.head.epoch, self.head.seq, rows, standing, tuple(takes), tuple(dict.fromkeys(refs)) if refs else ())
 
     def stored(self, append: Append, records: Sequence[rec.Record]) -> None:
         """The append went in: take it over."""

@@ -74,7 +74,7 @@ class ValueCodec:
             data = self._encode(value)
             copy = self.give_back(data)
         except Exception as error:
-            raise trouble() or self._refused(value, _reason(error)) from error
+            raise trouble(error) or self._refused(value, _reason(error)) from error
         if kind is not type(copy) or kind not in _BUILTIN or not _same_plain(value, copy):
             lost = difference(value, copy)
             if lost:
