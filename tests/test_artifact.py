@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -191,6 +192,25 @@ def test_an_argument_is_read_from_the_store_when_its_file_is_gone(tmp_path: Path
         return given.bytes()
 
     assert play(store, agent, hf.Artifact(source)) == b"given"
+
+
+def test_an_operator_goes_on_with_the_recorded_arguments(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "a.py").write_text("a")
+    tried = []
+
+    @hf.agent
+    def agent(code: hf.Artifact, file: hf.Artifact) -> str:
+        tried.append(1)
+        if len(tried) == 1:
+            raise ConnectionError
+        return (code.path() / "a.py").read_text() + file.bytes().decode()
+
+    with pytest.raises(ConnectionError):
+        play(store, agent, hf.Artifact(tmp_path / "code"), hf.Artifact(b"file"))
+    shutil.rmtree(tmp_path / "code")
+    with hf.Holdfast(store) as app:
+        assert app.resume_here("r", [agent], where="this test") == "afile"  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("damage", ["changed", "gone"])
