@@ -22,9 +22,10 @@ DRIFT = ROOT / "docs" / "drift.md"
 DOUBT = ROOT / "docs" / "doubt.md"
 LIMITS = ROOT / "docs" / "limits.md"
 WAITING = ROOT / "docs" / "waiting.md"
+ARTIFACTS = ROOT / "docs" / "artifacts.md"
 FOLLOWING = ROOT / "docs" / "following.md"
 PRUNING = ROOT / "docs" / "pruning.md"
-SILENT = [DOUBT, DRIFT, LIMITS, WAITING, FOLLOWING, PRUNING]
+SILENT = [DOUBT, DRIFT, LIMITS, WAITING, FOLLOWING, PRUNING, ARTIFACTS]
 """Pages whose snippets print nothing."""
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import StoreBusy, StoreError
-from holdfast.store import Append, Aside, Head, Letter, Pulse, Query, Repair, Row, Stale, Store
+from holdfast.store import Append, Aside, Head, Letter, Pulse, Query, Repair, Row, Stale, Store, Swept
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.opening import open_store
 from holdfast.stores.sqlite import SqliteStore
@@ -192,6 +192,33 @@ class LoadsOneRowTooMany(MemoryStore):
         return super().rows_after(run_id, max(seq - 1, 0))
 
 
+class RefersToNothing(MemoryStore):
+    def _append(self, one: Append) -> Stale | None:
+        return super()._append(one._replace(refs=()))
+
+
+class DoesNotLookForBlobs(MemoryStore):
+    def _append(self, one: Append) -> Stale | None:
+        return super()._append(one._replace(refs=[digest for digest in one.refs if digest in self._blobs]))
+
+
+class RefersBeforeTheFence(MemoryStore):
+    def _append(self, one: Append) -> Stale | None:
+        self._refs.setdefault(one.run_id, set()).update(one.refs)
+        return super()._append(one)
+
+
+class ForgetsParts(MemoryStore):
+    def sweep_blobs(self, before_us: int, *, dry_run: bool = False) -> Swept:
+        self._parts.clear()
+        return super().sweep_blobs(before_us, dry_run=dry_run)
+
+
+class SweepsWhatIsNew(MemoryStore):
+    def sweep_blobs(self, before_us: int, *, dry_run: bool = False) -> Swept:
+        return super().sweep_blobs(1 << 62, dry_run=dry_run)
+
+
 class HasNoLock(MemoryStore):
     """Looks at the head and then writes, with room for another thread in between."""
 
@@ -247,6 +274,11 @@ CONTROLS = [
     Control(ForgetsThePosition, SUITE.test_what_is_published_is_read_from_a_position_on),
     Control(KeepsAllThatWasPublished, SUITE.test_of_what_was_published_the_oldest_makes_way),
     Control(LoadsOneRowTooMany, SUITE.test_rows_behind_a_seq_come_with_the_head),
+    Control(RefersToNothing, SUITE.test_a_sweep_takes_what_nobody_refers_to),
+    Control(DoesNotLookForBlobs, SUITE.test_an_append_that_refers_to_what_is_not_there_is_refused),
+    Control(RefersBeforeTheFence, SUITE.test_an_append_that_is_stale_refers_to_nothing),
+    Control(ForgetsParts, SUITE.test_parts_stay_as_long_as_the_whole),
+    Control(SweepsWhatIsNew, SUITE.test_a_sweep_leaves_what_was_kept_since),
     Control(HasNoLock, SUITE.test_many_threads_lose_and_double_nothing),
 ]
 

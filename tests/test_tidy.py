@@ -31,6 +31,7 @@ FORBIDDEN_TEXT = {
 }
 
 PUBLIC = [
+    "Artifact",
     "Breaker",
     "Budget",
     "BudgetExceeded",

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ._app import Holdfast, run, start
+from ._artifact import Artifact
 from ._branches import first, gather, map
 from ._decorators import agent, effect, resend, reset, step, verify
 from ._emit import emit
@@ -45,12 +46,12 @@ from .retention import Retention
 from .retry import Retry
 
 __all__ = [
-    "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt", "Landed",
-    "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused", "ReplayMismatch",
-    "ResultNotKept", "Retention", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunPruned", "RunWaiting", "Spent",
-    "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict", "agent", "ask", "cleanup", "current", "effect",
-    "emit", "first", "gather", "key", "map", "now", "plain", "receive", "resend", "reset", "resource", "run", "send", "sleep", "start",
-    "state", "step", "timeout", "usage", "verify", "watch",
+    "Artifact", "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError",
+    "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused",
+    "ReplayMismatch", "ResultNotKept", "Retention", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunPruned",
+    "RunWaiting", "Spent", "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict", "agent", "ask", "cleanup",
+    "current", "effect", "emit", "first", "gather", "key", "map", "now", "plain", "receive", "resend", "reset", "resource", "run", "send",
+    "sleep", "start", "state", "step", "timeout", "usage", "verify", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

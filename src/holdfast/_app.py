@@ -30,6 +30,7 @@ from .store import Store
 from .stores.opening import open_store
 
 if TYPE_CHECKING:
+    from ._artifact import Artifact
     from ._checkpoints import Checkpoint
     from ._drift import Comparison
     from ._follow import Event
@@ -202,6 +203,18 @@ class Holdfast:
         from . import _inspect
 
         return list(_inspect.check(self.engine, run_id))
+
+    def artifact(self, run_id: str, digest: str) -> Artifact:
+        """The artifact of a run whose digest begins so; six digits are enough where no other begins with them."""
+        from . import _inspect, _shelved
+
+        return _shelved.artifact(self.store, run_id, _inspect.loaded(self.engine, run_id)[1], digest)
+
+    def artifacts(self, run_id: str) -> list[Artifact]:
+        """The artifacts that a run refers to, in the order of its records."""
+        from . import _inspect, _shelved
+
+        return _shelved.artifacts_of(self.store, run_id, _inspect.loaded(self.engine, run_id)[1])
 
     def repair(self, run_id: str, *, dry_run: bool, by: str | None = None, reason: str = "") -> Mending:
         """Put a damaged run back to its last good record, moving the rest aside; with dry_run=True only say what that would do."""

@@ -17,7 +17,7 @@ from . import _records as rec
 from ._clock import Clock
 from ._journal import Journal
 from .errors import Stopped, StoreBusy, StoreError, StoreFailed
-from .store import Append, Live, Store
+from .store import Append, Live, Stale, Store
 
 MAX_BATCH = 500
 """Tickets in one transaction at the most, so that an acknowledgement never waits for an endless one."""
@@ -147,7 +147,7 @@ class Committer:
                 raise  # an interruption stays what it is; what was written is found out by whoever loads the run
             raise journal.broken from error
         if stale is not None:
-            raise journal.refused()
+            raise journal.refused(_swept(self.store, stale))
         journal.stored(append, records)
         return append.head.seq
 
@@ -166,7 +166,10 @@ class Committer:
                 raise
         else:
             for (append, tickets), stale in zip(sealed, answers, strict=True):
-                _settle(append, tickets, refused=stale is not None)
+                if stale is None:
+                    _settle(append, tickets)
+                else:
+                    _refuse(tickets, tickets[0].journal.refused(_swept(self.store, stale)))
         _announce(batch)
 
     def _take(self) -> tuple[list[list[Ticket]], list[Ticket]]:
@@ -219,11 +222,16 @@ def _fail(sealed: list[tuple[Append, list[Ticket]]], error: StoreError) -> None:
         _refuse(tickets, stopped)
 
 
-def _settle(append: Append, tickets: list[Ticket], *, refused: bool) -> None:
+def _swept(store: Store, stale: Stale) -> StoreError | None:
+    """The error of an append that refers to what is not there any more."""
+    if not stale.missing:
+        return None
+    names = ", ".join(digest[:12] for digest in stale.missing)
+    return StoreFailed(store.url, f"{names}: not there; nothing that refers to it was recorded. Run again: it is kept anew")
+
+
+def _settle(append: Append, tickets: list[Ticket]) -> None:
     journal = tickets[0].journal
-    if refused:
-        _refuse(tickets, journal.refused())
-        return
     journal.stored(append, _records_of(tickets))
     seq = append.seq
     for ticket in tickets:

@@ -38,6 +38,9 @@ WAITS = (
 )
 """Places that only a run passes which waits, or sends to one that does."""
 
+ARTIFACTS = ("blob.before", "blob.after", "sweep.before", "sweep.after")
+"""Places that only those pass who keep artifacts, or sweep them."""
+
 PRUNES = ("prune.before", "prune.after", "shed.before", "shed.after", "forget.before", "forget.after")
 """Places that only a prune passes."""
 
@@ -51,7 +54,7 @@ def arm(spec: str) -> None:
     """Arm `name:count`; an unknown name is an error, so that a sweep cannot silently test nothing."""
     global _armed  # noqa: PLW0603 (a process has one set of failpoints)
     name, _, count = spec.partition(":")
-    if name not in (*NAMES, *WAITS, *BESIDE):
+    if name not in (*NAMES, *WAITS, *ARTIFACTS, *BESIDE):
         raise ValueError(f"no failpoint is called {name!r}")
     _armed = {name: int(count or 1)}
 

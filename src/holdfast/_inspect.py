@@ -20,6 +20,7 @@ from ._ids import checked_run_id
 from ._journal import Journal, empty_head, verified
 from ._replay import UNDO, History, Question
 from ._runner import Engine, refuse_pruned
+from ._shelved import damaged_artifacts
 from .budget import Spent
 from .errors import BudgetExceeded, Damaged, HoldfastError, Misuse, Refusal, StoreDamaged, StoreError, UndoFailed, UnknownRun
 from .store import Head, Query, Repairable, Row
@@ -128,6 +129,8 @@ class Verdict:
     what: str = ""
     last_good: str = ""
     checkpoint: str = ""
+    artifacts: list[str] = field(default_factory=list)
+    """What is wrong with the artifacts that it refers to; the records are good all the same."""
 
 
 def runs(
@@ -218,16 +221,21 @@ def check_run(engine: Engine, run_id: str) -> Verdict:
     """Walk one run from its first record to the last that is good."""
     good: list[rec.Record] = []
     what, seq = "", 0
+    artifacts: list[str] = []
     try:
         found = engine.store.load(run_id) or _without_head(engine, run_id)
         for _, record in verified(*found):
             good.append(record)
+        artifacts = damaged_artifacts(engine.store, run_id, found[1])
     except Damaged as damage:
         what, seq = damage.what, damage.seq
     except StoreError as error:
         what, seq = str(error), len(good) + 1
     last = f"{good[-1].kind} {good[-1].step_id}".strip() if good else ""
-    return Verdict(run_id=run_id, good=not what, records=len(good), seq=seq, what=what, last_good=last, checkpoint=checkpoint_of(good))
+    return Verdict(
+        run_id=run_id, good=not what and not artifacts, records=len(good), seq=seq, what=what, last_good=last,
+        checkpoint=checkpoint_of(good), artifacts=artifacts,
+    )  # fmt: skip
 
 
 def checkpoint_of(records: Sequence[rec.Record]) -> str:

@@ -14,10 +14,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from . import _records as rec
+from ._artifact import refs_in, vouched
 from ._ledger import BUDGET, Ledger
 from ._models import Models
 from ._replay import QUESTION, UNDO, History, Question
-from .errors import Damaged, LeaseLost, Unwinding
+from .errors import Damaged, LeaseLost, Stopped, StoreError, Unwinding
 from .store import Append, Head, Row
 
 GENESIS = b"\0" * 32
@@ -217,7 +218,7 @@ class Journal:
         """Number, date and chain the records behind the last one that is known to be stored."""
         if self.broken is not None:
             raise self.broken
-        head, rows = self.head, []
+        head, rows, refs = self.head, [], list[str]()
         epoch, seq, digest = head.epoch, head.seq, head.digest
         for record in records:
             epoch += isinstance(record, (rec.RunStarted, rec.RunResumed, rec.RunRepaired))
@@ -226,7 +227,10 @@ class Journal:
             digest = chain(digest, head.run_id, parts)
             rows.append(_row((*parts, digest)))
             head = fold_head(head, record, at_us)
-        return Append(head.run_id, self.head.epoch, self.head.seq, rows, at_position(head, rows[-1]), tuple(takes))
+            if vouched:
+                refs += refs_in(*parts[5:])
+        standing = at_position(head, rows[-1])
+        return Append(head.run_id, self.head.epoch, self.head.seq, rows, standing, tuple(takes), tuple(dict.fromkeys(refs)) if refs else ())
 
     def stored(self, append: Append, records: Sequence[rec.Record]) -> None:
         """The append went in: take it over."""
@@ -245,9 +249,9 @@ class Journal:
                 case _:
                     self._index(record, row)
 
-    def refused(self) -> LeaseLost:
-        """The run belongs to somebody else: nothing more can be written here."""
-        self.broken = LeaseLost(self.head.run_id)
+    def refused(self, gone: StoreError | None = None) -> Unwinding:
+        """Nothing more can be written here: the run belongs to somebody else, or what a record refers to is gone."""
+        self.broken = LeaseLost(self.head.run_id) if gone is None else Stopped(gone)
         return self.broken
 
     def open_doubts(self, *, ended: bool = False) -> list[tuple[str, History]]:

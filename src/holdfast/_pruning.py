@@ -20,12 +20,14 @@ from ._runner import Engine
 from ._shedding import Lighter, lighter, replays_alike, size
 from .errors import Damaged, Refusal, StoreDamaged
 from .retention import FINAL, Retention, decide
-from .store import Head, Prunable, Query, Removal, Room, Row, Shedding, Store, Tombstone
+from .store import Head, Prunable, Query, Removal, Room, Row, Shedding, Shelf, Store, Swept, Tombstone
 
 BATCH = 100
 """Runs that are removed in one transaction at the most."""
 BATCH_ROWS = 2_000
 """Records that are removed in one transaction, but for a single run that has more."""
+BLOB_GRACE_US = 24 * 3_600_000_000
+"""Artifacts that were kept less long ago stay: a process may be about to refer to them."""
 WORTH_BYTES = 1_024
 """A run is not rewritten for less: the record that says so takes a quarter of it."""
 
@@ -50,6 +52,7 @@ class Pruned:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
     """What a prune did, or would do: `bytes` is the data that went, `freed_bytes` what the store has more of free room now.
+    `artifacts` are those that no run refers to any more, kept more than a day ago, and are counted apart.
 
     `size_bytes` is what the store takes up, `free_bytes` how much of that is free.
     """
@@ -66,6 +69,8 @@ class Pruning:
     size_bytes: int
     free_bytes: int
     ids_forgotten: int = 0
+    artifacts: int = 0
+    artifact_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,8 +133,8 @@ def carried_out(engine: Engine, ordered: Ordered, plan: Plan) -> Iterator[Pruned
 def concluded(engine: Engine, ordered: Ordered, plan: Plan, runs: list[Pruned], before: Room, *, compact: bool) -> Pruning:
     """The end of a prune: what else goes with the runs, and what it has come to."""
     store, forgotten = able(engine.store), 0
+    swept = _swept(engine, dry_run=ordered.dry_run)
     if not ordered.dry_run:
-        sweep_what_nobody_refers_to(engine.store)
         forgotten = _forgotten(store, ordered.retention.before_us("keep_ids", plan.now_us))
         if compact:
             store.compact()
@@ -141,13 +146,15 @@ def concluded(engine: Engine, ordered: Ordered, plan: Plan, runs: list[Pruned], 
         runs=[one for one in runs if one.bytes or one.what != "lightened"],
         removed=len(went["removed"]), lightened=sum(1 for one in went["lightened"] if one.bytes), kept=len(went["kept"]),
         bytes=sum(one.bytes for one in runs), freed_bytes=0 if ordered.dry_run else max(0, freed), size_bytes=after.size_bytes,
-        free_bytes=after.free_bytes, ids_forgotten=forgotten,
+        free_bytes=after.free_bytes, ids_forgotten=forgotten, artifacts=swept.blobs, artifact_bytes=swept.size,
     )  # fmt: skip
 
 
-def sweep_what_nobody_refers_to(store: Store) -> None:
-    """The place where what is stored once for all runs goes when none refers to it any more; as yet no store keeps such things."""
-    del store
+def _swept(engine: Engine, *, dry_run: bool) -> Swept:
+    """Artifacts that no run refers to any more, and that nobody can be about to refer to."""
+    if not isinstance(engine.store, Shelf):
+        return Swept(0, 0)
+    return engine.store.sweep_blobs(engine.clock.now_us() - BLOB_GRACE_US, dry_run=dry_run)
 
 
 def _forgotten(store: Prunable, before_us: int | None) -> int:

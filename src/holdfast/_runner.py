@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from . import _records as rec
+from ._artifact import Desk, at_desk, desk
 from ._calls import shown_call
 from ._clock import Clock, to_datetime
 from ._commands import Pause
@@ -117,7 +118,7 @@ def attend(engine: Engine, order: Order) -> Errand:
         try:
             taken = yield from _acquire(engine, order)
             heard = taken.heard if isinstance(taken, Run) else heard
-            return (yield Play(taken)) if isinstance(taken, Run) else _result(order, taken)
+            return (yield Play(taken)) if isinstance(taken, Run) else _result(engine, order, taken)
         except RunWaiting as waiting:
             if not order.wait:
                 raise
@@ -261,7 +262,8 @@ def escaped(journal: Journal) -> list[str]:
 
 
 def _started(engine: Engine, order: Order) -> rec.RunStarted:
-    args = order.encoded()
+    with at_desk(Desk(engine.store, engine.clock, order.run_id)):
+        args = order.encoded()
     return rec.RunStarted(
         agent=order.agent.name, version=order.agent.version, fingerprint=order.fingerprint(), origin=order.run_id,
         owner=engine.keeper.owner, tags=dict(order.tags), args=args, args_sha=args_digest(args), budget=_budget(order, {}),
@@ -298,12 +300,13 @@ def _refuse_conflict(order: Order, journal: Journal) -> None:
         raise RunRepaired(order.run_id, journal.head.note)
 
 
-def _result(order: Order, journal: Journal) -> Any:
+def _result(engine: Engine, order: Order, journal: Journal) -> Any:
     """What a run that has ended gives: its recorded result, without executing anything."""
     match journal.verdict:
         case rec.RunDone():
             try:
-                return order.agent.codec().give_back(journal.verdict.value or b"null")
+                with at_desk(Desk(engine.store, engine.clock, order.run_id)):
+                    return order.agent.codec().give_back(journal.verdict.value or b"null")
             except ValueError as error:
                 raise UndecodableResult(order.run_id, "result", order.agent.name, str(error)) from error
         case rec.RunCancelled():
@@ -382,10 +385,12 @@ class _Stage:
         active.add(self._run)
         scope = Scope(self._run, "", None)
         self._token = place.set(scope)
+        self._desk = desk.set(Desk(self._engine.store, self._engine.clock, self._run.id, self._run.stop))
         return scope
 
     def __exit__(self, *_: object) -> None:
         place.reset(self._token)
+        desk.reset(self._desk)
         active.discard(self._run)
         self._engine.committer.enter(-1)
         self._engine.keeper.runs.pop(self._run.id, None)

@@ -419,6 +419,20 @@ class Damaged(RunError):
         )
 
 
+class ArtifactDamaged(Damaged):
+    """The content of an artifact is gone, or is not what was kept."""
+
+    def __init__(self, run_id: str, name: str, digest: str, what: str) -> None:
+        super().__init__(run_id, 0, what)
+        self.name, self.digest, self.args = name, digest, (run_id, name, digest, what)
+
+    def __str__(self) -> str:
+        return (
+            f"artifact {self.name or 'without a name'!r} ({self.digest[:12]}) of run {self.run_id!r} is damaged: {self.what}. "
+            f"Its records are good. Put the file back from a backup of the store: its name is the SHA-256 of what it holds"
+        )
+
+
 class RunRepaired(RunError):
     """Records of the run were lost to damage; it goes on when an operator says so."""
 

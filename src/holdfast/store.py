@@ -16,8 +16,8 @@ Every method may be called from any thread. What `append` has returned survives 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Iterable, Sequence
+from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
 
 FORMAT = 1
 """Version of the stored format. A store written by a newer version is refused, an older one is migrated."""
@@ -67,12 +67,18 @@ class Append(NamedTuple):
     rows: Sequence[Row]
     head: Head
     takes: Sequence[int] = ()
+    refs: Sequence[str] = ()
+    """The blobs that its rows refer to, in a store that is a `Shelf`."""
 
 
 class Stale(NamedTuple):
-    """The append was refused and nothing of it was written; `head` is what stands there now."""
+    """The append was refused and nothing of it was written; `head` is what stands there now.
+
+    Where it stands as the append believes, `missing` are blobs that the rows refer to and that are not there.
+    """
 
     head: Head | None
+    missing: Sequence[str] = ()
 
 
 class Letter(NamedTuple):
@@ -281,3 +287,40 @@ class Prunable(Protocol):
 
     def compact(self) -> None:
         """Give free room back to whoever lent it. It may take long, need as much room again, and hold up everybody who writes."""
+
+
+class Swept(NamedTuple):
+    """What a sweep removed, or would remove: blobs that no run refers to, and what crashes had left half-written."""
+
+    blobs: int
+    size: int
+
+
+@runtime_checkable
+class Shelf(Protocol):
+    """A store that also keeps blobs: bytes of any size, known by the SHA-256 of what they hold, each kept once.
+
+    A blob lives as long as a run refers to it, itself or through a blob that it is a part of. One that nobody refers to
+    can be swept once it is older than what a process may need between keeping it and its append.
+    """
+
+    def keep_blob(self, chunks: Iterable[bytes], *, at_us: int, parts: Sequence[str] = ()) -> str:
+        """Keep the bytes, durably, and give their digest; never more than a chunk is in memory. Kept again, it counts as kept now.
+
+        `parts` are blobs that are there as long as this one is. `KeyError` names the first that is not there.
+        """
+
+    def touch_blob(self, digest: str, *, at_us: int) -> bool:
+        """Whether the blob is there; if so, it counts as kept now."""
+
+    def open_blob(self, digest: str) -> BinaryIO | None:
+        """The bytes as a stream, unverified, also after the store was closed; None where there is no such blob."""
+
+    def blob_refs(self, run_id: str) -> list[str]:
+        """The blobs that appends of this run have referred to, without their parts."""
+
+    def blob_parts(self, digest: str) -> list[str]:
+        """The parts that the blob was kept with."""
+
+    def sweep_blobs(self, before_us: int, *, dry_run: bool = False) -> Swept:
+        """Remove what no run refers to and was kept before then, in a write transaction: an append that comes later is told `missing`."""

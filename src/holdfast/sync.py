@@ -1,6 +1,7 @@
 """The same names for `def` agents: verbs that wait block here instead of being awaited."""
 
 from . import (
+    Artifact,
     Breaker,
     Budget,
     BudgetExceeded,
@@ -62,10 +63,10 @@ from ._threads import first, gather, map
 from ._timeouts import timeout_blocking as timeout
 
 __all__ = [
-    "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt", "Landed",
-    "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused", "ReplayMismatch",
-    "ResultNotKept", "Retention", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunPruned", "RunWaiting", "Spent",
-    "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict", "agent", "ask", "cleanup", "current", "effect",
-    "emit", "first", "gather", "key", "map", "now", "plain", "receive", "resend", "reset", "resource", "run", "send", "sleep", "start",
-    "state", "step", "timeout", "usage", "verify", "watch",
+    "Artifact", "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError",
+    "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused",
+    "ReplayMismatch", "ResultNotKept", "Retention", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunPruned",
+    "RunWaiting", "Spent", "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict", "agent", "ask", "cleanup",
+    "current", "effect", "emit", "first", "gather", "key", "map", "now", "plain", "receive", "resend", "reset", "resource", "run", "send",
+    "sleep", "start", "state", "step", "timeout", "usage", "verify", "watch",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from holdfast import __version__ as holdfast_version
 from holdfast import _inspect
-from holdfast.cli import views
+from holdfast.cli import artifacts, views
 from holdfast.cli.exits import MEANINGS, Exit
 from holdfast.cli.following import EXAMPLES as TAILS
 from holdfast.cli.following import tail
@@ -123,7 +123,9 @@ def show(
             screen.say(views.run_page(view, screen.setting()), store=holdfast.store.url, run=view)
         else:
             knew = holdfast.show_at(run, at)
-            screen.say(views.checkpoint_page(knew, screen.setting()), store=holdfast.store.url, at=knew)
+            kept = artifacts.checkpoint_blocks(run, (knew.arguments, knew.result, knew.state), screen.setting())
+            page = views.checkpoint_page(artifacts.readable(knew), screen.setting())
+            screen.say([*page, *kept], store=holdfast.store.url, at=knew)
     return Exit.FINE
 
 
@@ -338,6 +340,7 @@ def check(
     return Exit.FINE if good else Exit.DAMAGED
 
 
+app.command(epilog=examples("holdfast artifact order-47", "holdfast artifact order-47 3f7a91 --to report.pdf"))(artifacts.artifact)
 app.command(epilog=EPILOG)(prune)
 
 

@@ -117,6 +117,7 @@ def _facts(report: _pruning.Pruning) -> list[tuple[str, str | tuple[str, ...]]]:
     facts += [("kept", f"{count(report.kept, 'run')} in spite of the policy")] if report.kept else []
     facts += [("data", f"{report.bytes:,} bytes")]
     facts += [("freed", f"{report.freed_bytes:,} bytes")] if report.done else []
+    facts += [("artifacts", f"{report.artifacts:,}, {report.artifact_bytes:,} bytes")] if report.artifacts else []
     facts += [("ids forgotten", f"{report.ids_forgotten:,}")] if report.ids_forgotten else []
     return [*facts, ("store", f"{report.size_bytes:,} bytes, {report.free_bytes:,} of them free")]
 

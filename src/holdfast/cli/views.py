@@ -253,13 +253,15 @@ def _tags(tags: Mapping[str, str]) -> str:
 
 def check_page(verdicts: Sequence[Verdict], problems: Sequence[str], setting: Setting) -> Page:
     """What a check found: damage first, and nothing else where there is none."""
-    bad = [verdict for verdict in verdicts if not verdict.good]
+    bad = [verdict for verdict in verdicts if verdict.what]
+    lost = [problem for verdict in verdicts for problem in verdict.artifacts]
     page: Page = [Line(f"the store: {problem}", "red") for problem in problems]
     for verdict in bad:
         page += [Line(f"run {verdict.run_id} is damaged at record {verdict.seq}: {verdict.what}", "red"), Line(f"  {_still_good(verdict)}")]
         page += [Commands([setting.command(f"holdfast check {verdict.run_id} --repair --dry-run")])] if verdict.records else []
+    page += [Line(problem, "red") for problem in lost]
     records = sum(verdict.records for verdict in verdicts)
-    found = count(len(bad), "damaged run") if bad or problems else "no damage"
+    found = count(len(bad), "damaged run") if bad or problems else "no damage" if not lost else count(len(lost), "damaged artifact")
     page.append(Line(f"{count(len(verdicts), 'run')} checked, {count(records, 'good record')}, {found}", "bold"))
     return page
 

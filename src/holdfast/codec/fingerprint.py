@@ -27,6 +27,7 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
+from holdfast._artifact import Artifact
 from holdfast._json import encoder
 from holdfast.codec.values import INT_BITS_LIMIT, equal
 from holdfast.errors import NotKept
@@ -167,11 +168,14 @@ _TAGGED: tuple[tuple[Any, str, Callable[[Any], object]], ...] = (
     (complex, "complex", lambda value: [value.real, value.imag]),
     (range, "range", lambda value: [value.start, value.stop, value.step]),
     (deque, "deque", list),
+    (Artifact, "artifact", lambda value: [value.kind, value.digest]),
 )
 
 
 def _shown(value: object) -> object:
     """What people see for a value that JSON does not know."""
+    if isinstance(value, Artifact):
+        return value.told()
     for kinds, _name, plain in _TAGGED[1:]:
         if isinstance(value, kinds):
             return plain(value) if not isinstance(value, set | frozenset) else list(value)

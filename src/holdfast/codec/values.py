@@ -27,6 +27,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
+from holdfast._artifact import trouble
 from holdfast.errors import NotKept
 
 CODECS_LIMIT = 4096
@@ -73,7 +74,7 @@ class ValueCodec:
             data = self._encode(value)
             copy = self.give_back(data)
         except Exception as error:
-            raise self._refused(value, _reason(error)) from error
+            raise trouble(error) or self._refused(value, _reason(error)) from error
         if kind is not type(copy) or kind not in _BUILTIN or not _same_plain(value, copy):
             lost = difference(value, copy)
             if lost:

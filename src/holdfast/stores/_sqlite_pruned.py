@@ -14,6 +14,7 @@ import apsw
 
 from holdfast.store import Head, Removal, Room, Row, Tombstone
 from holdfast.stores._sqlite_aside import EXIST, found_head
+from holdfast.stores._sqlite_blobs import forget as forget_refs
 from holdfast.stores._sqlite_file import BUSY_LIMIT_MS, PRUNED, connect, from_sqlite
 
 PLACES = """
@@ -56,6 +57,7 @@ def removed(cursor: apsw.Cursor, removal: Removal) -> bool:
     if cursor.execute(EXIST).get is not None:
         for sql in DROP_ASIDE:
             cursor.execute(sql, (run_id,))
+    forget_refs(cursor, run_id)
     cursor.execute(BURY, removal.grave)
     return True
 

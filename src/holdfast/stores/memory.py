@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import BinaryIO
 
 from holdfast.errors import StoreBusy
 from holdfast.store import (
@@ -21,8 +24,10 @@ from holdfast.store import (
     Row,
     Shedding,
     Stale,
+    Swept,
     Tombstone,
 )
+from holdfast.stores._blob_files import condemned
 
 LIVE_LINES, LIVE_BYTES = 10_000, 8 * 1024 * 1024
 """What is kept at the most of all that runs emitted."""
@@ -45,6 +50,9 @@ class MemoryStore:
         self._live: deque[tuple[int, str, bytes]] = deque()
         self._live_bytes = self._live_lines = 0
         self._graves: dict[str, Tombstone] = {}
+        self._blobs: dict[str, tuple[bytes, int]] = {}
+        self._parts: dict[str, list[str]] = {}
+        self._refs: dict[str, set[str]] = {}
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
         if not self._lock.acquire(blocking=wait):
@@ -60,6 +68,11 @@ class MemoryStore:
             return Stale(head)
         if head is None and one.run_id in self._graves:
             return Stale(None)
+        missing = [digest for digest in one.refs if digest not in self._blobs]
+        if missing:
+            return Stale(head, missing)
+        if one.refs:
+            self._refs.setdefault(one.run_id, set()).update(one.refs)
         self._heads[one.run_id] = one.head
         self._rows.setdefault(one.run_id, []).extend(one.rows)
         for letter_id in one.takes:
@@ -157,6 +170,7 @@ class MemoryStore:
         del self._heads[run_id], self._rows[run_id]
         self._letters = {number: letter for number, letter in self._letters.items() if letter.run_id != run_id}
         self._aside = [one for one in self._aside if one.run_id != run_id]
+        self._refs.pop(run_id, None)
         self._graves[run_id] = grave
         return True
 
@@ -186,6 +200,46 @@ class MemoryStore:
 
     def compact(self) -> None:
         """Nothing is held that is not used."""
+
+    def keep_blob(self, chunks: Iterable[bytes], *, at_us: int, parts: Sequence[str] = ()) -> str:
+        data = b"".join(chunks)
+        digest = hashlib.sha256(data).hexdigest()
+        with self._lock:
+            for part in parts:
+                if part not in self._blobs:
+                    raise KeyError(part)
+            self._blobs[digest] = (data, at_us)
+            if parts:
+                self._parts[digest] = list(dict.fromkeys(parts))
+        return digest
+
+    def touch_blob(self, digest: str, *, at_us: int) -> bool:
+        with self._lock:
+            kept = self._blobs.get(digest)
+            if kept is not None:
+                self._blobs[digest] = (kept[0], at_us)
+            return kept is not None
+
+    def open_blob(self, digest: str) -> BinaryIO | None:
+        kept = self._blobs.get(digest)
+        return None if kept is None else io.BytesIO(kept[0])
+
+    def blob_refs(self, run_id: str) -> list[str]:
+        with self._lock:
+            return sorted(self._refs.get(run_id, ()))
+
+    def blob_parts(self, digest: str) -> list[str]:
+        return sorted(self._parts.get(digest, ()))
+
+    def sweep_blobs(self, before_us: int, *, dry_run: bool = False) -> Swept:
+        with self._lock:
+            old = {digest: len(data) for digest, (data, at_us) in self._blobs.items() if at_us < before_us}
+            referred = {digest for refs in self._refs.values() for digest in refs}
+            gone = condemned(old.keys() - referred, [(whole, part) for whole, parts in self._parts.items() for part in parts])
+            for digest in () if dry_run else gone:
+                del self._blobs[digest]
+                self._parts.pop(digest, None)
+            return Swept(len(gone), sum(old[digest] for digest in gone))
 
     def close(self) -> None:
         """Nothing to let go of: what was kept stays readable for whoever still holds this object."""

@@ -10,9 +10,10 @@ run writes the end of that table and the head, and touches no index; only a chan
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import BinaryIO
 
 import apsw
 
@@ -30,8 +31,11 @@ from holdfast.store import (
     Row,
     Shedding,
     Stale,
+    Swept,
     Tombstone,
 )
+from holdfast.stores import _sqlite_blobs as blobs
+from holdfast.stores._blob_files import BlobFiles
 from holdfast.stores._live_files import LiveFiles
 from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._sqlite_aside import found_head, found_rows, move, moved
@@ -104,6 +108,7 @@ class SqliteStore:
         self._reader = Line(self.path, self.url, "BEGIN")
         self._locks = OwnerLocks(self.path.with_name(f"{self.path.name}.owners"))
         self._live = LiveFiles(self.path.with_name(f"{self.path.name}.live"), self._rests)
+        self._blobs = BlobFiles(self.path.with_name(f"{self.path.name}.blobs"))
         with self._reader.transaction() as cursor:  # whatever is wrong with the file is said now, not at the first append
             whole = provided(cursor)
         if not whole:
@@ -115,7 +120,7 @@ class SqliteStore:
         line = self._writer
         cursor = line.begin(BUSY_LIMIT_MS if wait else 0)
         try:
-            answers = [_append(cursor, one) for one in batch]
+            answers = [_append(cursor, one, self._blobs) for one in batch]
         except BaseException as error:
             line.end(error)
             raise
@@ -235,7 +240,7 @@ class SqliteStore:
         with self._writer.transaction() as cursor:
             if not rewritten(cursor, shedding.found, shedding.rows):
                 return False
-            stale = _append(cursor, shedding.append)
+            stale = _append(cursor, shedding.append, self._blobs)
             assert stale is None, "the head was the one that was found"
             return True
 
@@ -255,6 +260,42 @@ class SqliteStore:
         self._writer.refuse_if_gone()
         compacted(self.path, self.url)
 
+    def keep_blob(self, chunks: Iterable[bytes], *, at_us: int, parts: Sequence[str] = ()) -> str:
+        with os_errors(self.url), self._blobs.write(chunks) as written:
+            if parts:
+                with self._writer.transaction() as cursor:
+                    blobs.join(cursor, self._blobs, written, parts, at_us)
+            elif not self._touched(written.digest, at_us, written.size):
+                self._blobs.place(written, at_us)
+            return written.digest
+
+    def touch_blob(self, digest: str, *, at_us: int) -> bool:
+        with os_errors(self.url):
+            return self._touched(digest, at_us)
+
+    def _touched(self, digest: str, at_us: int, size: int | None = None) -> bool:
+        """Under the lock, so that a sweep that has found the blob to be old is over, or sees that it is not."""
+        if not self._blobs.has(digest):
+            return False
+        with self._writer.transaction():
+            return self._blobs.touch(digest, at_us, size)
+
+    def open_blob(self, digest: str) -> BinaryIO | None:
+        with os_errors(self.url):
+            return self._blobs.open(digest)
+
+    def blob_refs(self, run_id: str) -> list[str]:
+        with self._reader.transaction() as cursor:
+            return blobs.listed(cursor, blobs.REFS, run_id)
+
+    def blob_parts(self, digest: str) -> list[str]:
+        with self._reader.transaction() as cursor:
+            return blobs.listed(cursor, blobs.PARTS, digest)
+
+    def sweep_blobs(self, before_us: int, *, dry_run: bool = False) -> Swept:
+        with os_errors(self.url), self._writer.transaction() as cursor:
+            return blobs.sweep(cursor, self._blobs, before_us, dry_run=dry_run)
+
     def close(self) -> None:
         self._live.close()
         self._writer.close()
@@ -262,8 +303,11 @@ class SqliteStore:
         self._locks.close()
 
 
-def _append(cursor: apsw.Cursor, one: Append) -> Stale | None:
-    run_id, epoch, seq, rows, head, takes = one
+def _append(cursor: apsw.Cursor, one: Append, files: BlobFiles) -> Stale | None:
+    run_id, epoch, seq, rows, head, takes, refs = one
+    if refs and (missing := blobs.missing(cursor, files, run_id, refs)):
+        now = _head(cursor, run_id)
+        return Stale(now, missing if (epoch, seq) == ((now.epoch, now.seq) if now else (0, 0)) else ())
     if epoch == seq == 0:
         cursor.execute(CREATE, head)
         if cursor.connection.changes() == 0:
@@ -279,6 +323,8 @@ def _append(cursor: apsw.Cursor, one: Append) -> Stale | None:
         cursor.execute(REPLACE, (*head[1:], run_id))
     for letter_id in takes:
         cursor.execute(TAKE, (letter_id, run_id))
+    if refs:
+        blobs.refer(cursor, run_id, refs)
     return None
 
 

@@ -33,6 +33,7 @@ from holdfast.store import (
     Store,
     Tombstone,
 )
+from holdfast.testing.shelf import ShelfConformance
 
 BIG = 8 * 1024 * 1024
 WRITERS, WRITES, TRIES = 4, 15, 2_000
@@ -114,7 +115,7 @@ def prunable(store: Store) -> Prunable:
     return store
 
 
-class StoreConformance:
+class StoreConformance(ShelfConformance):
     """Override `open`. Set `lasting` to False for a store that is gone when it is closed."""
 
     lasting = True
