@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from holdfast import __version__ as holdfast_version
 from holdfast import _inspect
-from holdfast.cli import views
+from holdfast.cli import comparing, views
 from holdfast.cli.exits import MEANINGS, Exit
 from holdfast.cli.location import opened
 from holdfast.cli.options import (
@@ -134,6 +134,9 @@ def history(run: RunArgument, *, store: StoreOption = None, as_json: JsonOption 
         lines = holdfast.history(run)
         Screen(store, as_json).say(views.history_page(lines), store=holdfast.store.url, run_id=run, checkpoints=lines)
     return Exit.FINE
+
+
+app.command(epilog=comparing.EXAMPLES)(comparing.diff)
 
 
 @app.command(epilog=examples("holdfast resume order-47 --here app.py", "holdfast resume order-47 --budget usd=50 --reason 'worth it'"))
