@@ -12,6 +12,7 @@ from cli_stage import Stage, staged
 from holdfast.cli.differences import place
 from holdfast.errors import Refusal
 from holdfast.stores.sqlite import SqliteStore
+from test_cli_terminal import on_a_terminal
 
 
 @hf.step
@@ -154,6 +155,13 @@ def test_the_command_shows_where_two_runs_part(stage: Stage) -> None:
     assert 'They part at step 2, in its arguments:\n  oslo: {"city": "Oslo"}\n  rome: {"city": "Rome"}\n' in text
     assert "step 2: result\n    rain\n  - in Oslo\n  + in Rome\n" in text
     assert stage.told("diff", "oslo", "again") == "oslo -> again: no difference\n"
+
+
+def test_on_a_terminal_what_went_is_red_and_what_came_is_green(stage: Stage) -> None:
+    text = on_a_terminal("diff", "oslo@1", "oslo@2", "--store", str(stage.store), columns=80)
+    assert '\x1b[31m  - "think"\x1b[0m' in text
+    assert '\x1b[32m  + "look"\x1b[0m' in text
+    assert "\x1b[3" not in on_a_terminal("diff", "oslo@1", "oslo@2", "--store", str(stage.store), columns=80, NO_COLOR="1")
 
 
 def test_for_scripts_it_is_a_json_patch(stage: Stage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
@@ -15,12 +16,12 @@ import pytest
 
 import holdfast as hf
 import holdfast.sync as hfs
-from holdfast.errors import Misuse, Refusal
+from holdfast.errors import Misuse, Refusal, StoreFailed
 from holdfast.store import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing import Crashed, Rig
-from holdfast.testing.lives import Point
+from holdfast.testing.lives import Life, Point
 
 
 class Bank:
@@ -129,6 +130,23 @@ def test_nothing_is_recorded_while_a_crash_unwinds_the_code(store: Store) -> Non
         assert rig.run(careful, "o-1", run_id="r") == 3
         assert rig.count("price") == 3  # once in vain, and then both
     store.close()
+
+
+def test_a_store_that_took_words_from_the_dead_would_be_noticed(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def undead(life: Life, where: Any, name: str) -> None:
+        point = life.log.reach(where, name)
+        if point is not None:
+            raise StoreFailed("memory:", "it died, and its store goes on")
+
+    @hf.agent
+    async def once() -> int:
+        return await price("o-1")
+
+    monkeypatch.setattr(Life, "pass_point", undead)
+    rig.crash(inside="price")
+    with pytest.raises(StoreFailed):
+        rig.run(once, run_id="r", resume=False)
+    assert [line.state for line in rig.history("r")] != ["run started"]
 
 
 def test_the_same_point_can_be_hit_again_and_later(rig: Rig) -> None:
@@ -277,6 +295,53 @@ def test_an_answer_that_does_not_fit_or_by_somebody_else_is_refused(rig: Rig) ->
         rig.run(colour)
 
 
+def test_a_time_out_around_a_question_fires_when_its_time_comes(rig: Rig) -> None:
+    @hf.agent
+    async def hurried() -> str:
+        try:
+            async with hf.timeout("1h"):
+                return await hf.ask("Which?", str)
+        except TimeoutError:
+            return "too late"
+
+    run = rig.start(hurried)
+    rig.advance("59m")
+    assert rig.status(run) == "waiting"
+    rig.advance("1m")
+    assert rig.result(run) == "too late"
+
+
+def test_branches_wait_side_by_side(rig: Rig) -> None:
+    @hf.step
+    async def asked(question: str) -> str:
+        return question
+
+    async def slowly(days: int) -> int:
+        await hf.sleep(f"{days}d")
+        return len(await asked("x" * days))
+
+    @hf.agent
+    async def beside() -> tuple[int, int, bool]:
+        two, five, yes = await hf.gather(slowly(2), slowly(5), hf.ask("Really?", bool))
+        return two, five, yes
+
+    rig.answers({"Really?": True})
+    run = rig.start(beside)
+    rig.advance("3d")
+    assert (rig.status(run), rig.count("asked")) == ("waiting", 1)
+    rig.advance("2d")
+    assert rig.result(run) == (2, 5, True)
+
+
+def test_an_async_test_uses_a_thread(rig: Rig) -> None:
+    rig.answers({"Buy shoes?": False})
+
+    async def test() -> str:
+        return await asyncio.to_thread(rig.run, buy, "o-47")
+
+    assert asyncio.run(test()) == "declined"
+
+
 def test_messages_reach_a_run(rig: Rig) -> None:
     @hf.agent
     async def listens() -> str:
@@ -386,3 +451,13 @@ def test_the_rig_needs_no_hypothesis() -> None:
 
 def surroundings() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(hf.__file__).parent.parent)}
+
+
+def test_the_page_on_testing_is_a_test_that_passes(tmp_path: Path) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "testing.md").read_text()
+    snippets = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "test_page.py").write_text("\n".join(snippets))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_holdfast", "-p", "no:xdist", "-p", "no:cacheprovider", "test_page.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=surroundings(), capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout
+    assert int(re.findall(r"(\d+) passed", done.stdout)[0]) >= page.count("\ndef test_")

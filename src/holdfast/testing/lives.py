@@ -95,6 +95,7 @@ class Log:
     clock: RigClock
     armed: list[Point] = field(default_factory=list)
     reached: list[Point] = field(default_factory=list)
+    times: Counter[tuple[Where, str]] = field(default_factory=Counter)
     begun: Counter[str] = field(default_factory=Counter)
     done: list[Execution] = field(default_factory=list)
     dead: set[str] = field(default_factory=set)
@@ -103,8 +104,8 @@ class Log:
     def reach(self, where: Where, name: str) -> Point | None:
         """Note that a point is reached; given back where a process must die there."""
         with self.lock:
-            nth = 1 + sum((point.where, point.name) == (where, name) for point in self.reached)
-            point = Point(where, name, nth)
+            self.times[where, name] += 1
+            point = Point(where, name, self.times[where, name])
             self.reached.append(point)
             if point not in self.armed:
                 return None
