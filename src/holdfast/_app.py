@@ -32,6 +32,7 @@ from .stores.opening import open_store
 if TYPE_CHECKING:
     from ._artifact import Artifact
     from ._checkpoints import Checkpoint
+    from ._compare import Difference
     from ._drift import Comparison
     from ._follow import Event
     from ._inspect import CheckpointView, Item, RunView, Summary, Verdict
@@ -191,6 +192,12 @@ class Holdfast:
         from . import _inspect
 
         return _inspect.history(self.engine, run_id)
+
+    def diff(self, left: str, right: str) -> Difference:
+        """What differs between two checkpoints, each RUN@STEP or RUN as it stands now; of two runs, also where they part."""
+        from . import _compare
+
+        return _compare.diff(self.engine, left, right)
 
     def inbox(self) -> list[Item]:
         """What needs a person: doubts and blocked runs, each with the command that settles it."""

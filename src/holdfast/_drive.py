@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import CoroutineType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from . import _records as rec
 from ._commands import Commit, Hang, Invoke, Life, Pause, Settle, Turn, WaitForPerson
@@ -14,6 +14,21 @@ from ._run import Run, Scope, Waiter, place
 from .errors import BranchLost, NotKept, Parked, Unwinding
 
 T = TypeVar("T")
+
+
+class Witness(Protocol):
+    """Whoever tests agents: sees every body begin and end, and lets pauses pass in a time of its own."""
+
+    def body(self, command: Invoke) -> Callable[..., Any]:
+        """What is called in place of the function."""
+
+    def pause_s(self, run: Run, seconds: float) -> float:
+        """How long to pause really."""
+
+
+witness: Witness | None = None
+"""In ordinary life nobody: each body costs one look at this variable."""
+
 
 async def drive_async(life: Life[T], run: Run, scope: Scope) -> T:
     """Carry out a life on the event loop."""
@@ -147,7 +162,8 @@ async def _invoke_async(command: Invoke, task: asyncio.Task[Any] | None) -> Any:
         await asyncio.sleep(0)  # a cancellation that a commit held back is delivered before the body begins
     token = place.set(command.body)
     try:
-        result = command.fn(*command.args, **command.kwargs)
+        fn = command.fn if witness is None else witness.body(command)
+        result = fn(*command.args, **command.kwargs)
         if command.timeout_s is None and type(result) is CoroutineType:
             return await result
         return await _within(result, command.timeout_s)
@@ -171,7 +187,8 @@ async def _within(result: Any, timeout_s: float | None) -> Any:
 def _invoke_blocking(command: Invoke) -> Any:
     token = place.set(command.body)
     try:
-        return command.fn(*command.args, **command.kwargs)
+        fn = command.fn if witness is None else witness.body(command)
+        return fn(*command.args, **command.kwargs)
     finally:
         place.reset(token)
 
@@ -186,7 +203,7 @@ def _turn_blocking(run: Run, scope: Scope, seq: int) -> None:
 async def _wait_async(run: Run, scope: Scope, command: Pause | WaitForPerson | Hang) -> Any:
     match command:
         case Pause(seconds):
-            return await asyncio.sleep(seconds)
+            return await asyncio.sleep(seconds if witness is None else witness.pause_s(run, seconds))
         case WaitForPerson():
             return await _person_async(run, scope, command)
         case Hang():

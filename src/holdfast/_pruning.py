@@ -52,6 +52,7 @@ class Pruned:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruning:
     """What a prune did, or would do: `bytes` is the data that went, `freed_bytes` what the store has more of free room now.
+
     `artifacts` are those that no run refers to any more, kept more than a day ago, and are counted apart.
 
     `size_bytes` is what the store takes up, `free_bytes` how much of that is free.

@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from holdfast import __version__ as holdfast_version
 from holdfast import _inspect
-from holdfast.cli import artifacts, views
+from holdfast.cli import artifacts, comparing, views
 from holdfast.cli.exits import MEANINGS, Exit
 from holdfast.cli.following import EXAMPLES as TAILS
 from holdfast.cli.following import tail
@@ -142,6 +142,7 @@ def history(run: RunArgument, *, store: StoreOption = None, as_json: JsonOption 
 
 
 app.command(epilog=examples(*TAILS))(tail)
+app.command(epilog=comparing.EXAMPLES)(comparing.diff)
 
 
 @app.command(epilog=examples("holdfast resume order-47 --here app.py", "holdfast resume order-47 --budget usd=50 --reason 'worth it'"))
