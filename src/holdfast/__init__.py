@@ -4,8 +4,11 @@ from typing import TYPE_CHECKING
 
 from ._app import Handle, Holdfast, run, start
 from ._branches import first, gather, map
+from ._continuing import continue_as
 from ._decorators import agent, effect, resend, reset, step, verify
 from ._landing import Landed, NotLanded, Unknown, Verdict
+from ._milestones import milestone
+from ._partials import partial
 from ._timeouts import timeout
 from ._verbs import cleanup, current, key, now, plain, resource, state, usage, watch
 from ._waits import ask, receive, send, sleep
@@ -44,9 +47,9 @@ __all__ = [
     "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError", "InDoubt",
     "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused",
     "ReplayMismatch", "ResultNotKept", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunWaiting", "Spent",
-    "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict", "agent", "ask", "cleanup", "current", "effect",
-    "first", "gather", "key", "map", "now", "plain", "receive", "resend", "reset", "resource", "run", "send", "sleep", "start", "state",
-    "step", "timeout", "usage", "verify", "watch",
+    "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict", "agent", "ask", "cleanup", "continue_as", "current",
+    "effect", "first", "gather", "key", "map", "milestone", "now", "partial", "plain", "receive", "resend", "reset", "resource", "run",
+    "send", "sleep", "start", "state", "step", "timeout", "usage", "verify", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

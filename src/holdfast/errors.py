@@ -490,6 +490,14 @@ class Parked(Unwinding):
     """Every branch waits for a person or a time: the run lets go of everything."""
 
 
+class Continued(Unwinding):
+    """The run begins anew with other arguments, which are kept in `args`; this life of its code has come to its end."""
+
+    def __init__(self, args: bytes, fingerprint: str) -> None:
+        self.kept, self.fingerprint = args, fingerprint
+        super().__init__(args, fingerprint)
+
+
 class LeaseLost(Unwinding):
     """Another process owns the run now; nothing more can be committed here."""
 
