@@ -26,15 +26,15 @@ def continue_as(*args: object) -> NoReturn:
         kept, identity = agent.orders.keep(args, {}), fingerprint(agent.arguments.bind(args, {}))
     except TypeError as error:
         raise Misuse(f"hf.continue_as was given what agent {agent.name!r} does not take: {error}; nothing was recorded") from None
-    run.ended = Continued(kept, identity)
+    run.ended = Continued(kept.decode(), identity)
     raise run.ended
 
 
 def continuation(run: Run, ended: Continued) -> rec.RunContinued:
     """The record that begins the next generation: all that is needed of those before it."""
-    journal = run.journal
+    journal, args = run.journal, ended.kept.encode()
     carried = {**journal.ledger.carried(run.clock.now_us()), "taken": [key for key in journal.taken if key][-MAX_TAKEN:]}
     return rec.RunContinued(
-        fingerprint=ended.fingerprint, generation=journal.generation + 1, args=ended.kept, args_sha=args_digest(ended.kept),
+        fingerprint=ended.fingerprint, generation=journal.generation + 1, args=args, args_sha=args_digest(args),
         carried={name: value for name, value in carried.items() if value},
     )  # fmt: skip

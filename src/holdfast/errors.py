@@ -491,11 +491,11 @@ class Parked(Unwinding):
 
 
 class Continued(Unwinding):
-    """The run begins anew with other arguments, which are kept in `args`; this life of its code has come to its end."""
+    """The run begins anew with other arguments, `kept` as JSON; this life of its code has come to its end."""
 
-    def __init__(self, args: bytes, fingerprint: str) -> None:
-        self.kept, self.fingerprint = args, fingerprint
-        super().__init__(args, fingerprint)
+    def __init__(self, kept: str, fingerprint: str) -> None:
+        self.kept, self.fingerprint = kept, fingerprint
+        super().__init__(kept, fingerprint)
 
 
 class LeaseLost(Unwinding):
