@@ -211,6 +211,25 @@ def test_code_that_swallows_the_signal_does_nothing_more() -> None:
     assert SEEN == []
 
 
+def test_a_finally_block_that_fails_fails_the_run_as_it_would_behind_a_return() -> None:
+    store, trouble = MemoryStore(), [ValueError("not closed")]
+
+    @hf.agent
+    async def closing(day: int) -> int:
+        try:
+            if day < 2:
+                hf.continue_as(day + 1)
+        finally:
+            if trouble:
+                raise trouble.pop()
+        return day
+
+    with pytest.raises(ValueError, match="not closed"):
+        play(store, closing, 1)
+    assert status(store) == "failed"
+    assert play(store, closing, 1) == 2
+
+
 def test_an_open_doubt_must_be_settled_first() -> None:
     store = MemoryStore()
 

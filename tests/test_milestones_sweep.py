@@ -1,7 +1,7 @@
 """A run with milestones, partial results and several generations is killed at every failpoint and every flush, and started again.
 
 Its steps never give the same twice, so that whatever an effect or a milestone relied on and the engine then lost shows at the end. The same
-sweep over an engine that writes an intent without what came before it must find that out.
+sweep over engines that are broken on purpose must find them out.
 """
 
 from __future__ import annotations
@@ -115,10 +115,12 @@ def test_no_generation_is_lost_or_repeated(server: Server, tmp_path: Path, varia
 
 
 @pytest.mark.parametrize("variant", ["async 2", "def 2"])
-def test_the_sweep_finds_out_an_engine_that_writes_intents_without_what_came_before(server: Server, tmp_path: Path, variant: str) -> None:
-    problems = []
-    for number in range(1, 4):
-        folder = tmp_path / str(number)
-        assert killed(server, folder, variant, {"failpoint": f"effect.after_body:{number}"}, broken="flush")
-        problems += wrong(folder, 2)
-    assert problems
+@pytest.mark.parametrize(
+    ("broken", "place"), [("flush", "effect.after_body:3"), ("generation", "effect.after_body:4"), ("partial", "partial.after:2")]
+)
+def test_the_sweep_finds_out_a_broken_engine(server: Server, tmp_path: Path, variant: str, broken: str, place: str) -> None:
+    """It writes intents without what came before, gives two generations the same keys, or does not write what a body saves."""
+    assert killed(server, tmp_path / "sound", variant, {"failpoint": place})
+    assert wrong(tmp_path / "sound", 2) == []
+    assert killed(server, tmp_path / "broken", variant, {"failpoint": place}, broken=broken)
+    assert wrong(tmp_path / "broken", 2)

@@ -70,7 +70,7 @@ def concluded(run: Run, agent: Agent[..., Any], outcome: Returned | Raised) -> L
         ended, cancelling = run.ended, run.cancelling
         run.ended = run.cancelling = None
     if isinstance(ended, Parked | Continued):
-        return conclude(run, agent, outcome, cancelling or _interruption(outcome) or ended)
+        return conclude(run, agent, outcome, cancelling or _interruption(outcome) or _late_failure(outcome, ended) or ended)
     return conclude(run, agent, outcome, ended or cancelling)
 
 
@@ -78,6 +78,12 @@ def _interruption(outcome: Returned | Raised) -> BaseException | None:
     """Ctrl-C and the like, which stay what they are even where the code was being unwound."""
     error = outcome.error if isinstance(outcome, Raised) else None
     return None if isinstance(error, Exception | Unwinding | asyncio.CancelledError | BaseExceptionGroup) else error
+
+
+def _late_failure(outcome: Returned | Raised, ended: Parked | Continued) -> Exception | None:
+    """An error of a `finally` block takes the place of a continuation, as it would of a return; a parked run comes by there again."""
+    error = outcome.error if isinstance(outcome, Raised) else None
+    return error if isinstance(ended, Continued) and isinstance(error, Exception) else None
 
 
 def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended: BaseException | None) -> Life[Any]:

@@ -15,8 +15,11 @@ import holdfast as hf
 import holdfast.sync as hfs
 from agents_for_tests import sweep_agent
 from agents_for_tests.sweep_agent import acked, did, lines
+from holdfast import _ending
 from holdfast import _records as rec
+from holdfast._failpoints import reach
 from holdfast._journal import Journal, record_of
+from holdfast._partials import Partial
 from holdfast.store import Append
 
 RUN_ID = sweep_agent.RUN_ID
@@ -119,7 +122,20 @@ def break_flush() -> None:
     broken.hold, broken.seal, broken._take_over = hold, sealed, taken_over
 
 
+def break_generation() -> None:
+    """The next generation has the number of this one, and so its keys."""
+    broken: Any = _ending
+    continuation = broken.continuation
+    broken.continuation = lambda run, ended: continuation(run, ended).but(generation=run.journal.generation)
+
+
+def break_partial() -> None:
+    """What a body saves stays in memory."""
+    broken: Any = Partial
+    broken._store = lambda partial, body, data: reach("partial.after")
+
+
 if __name__ == "__main__":
     sweep_agent.run_once = run_once
-    sweep_agent.BREAKS["flush"] = break_flush
+    sweep_agent.BREAKS |= {"flush": break_flush, "generation": break_generation, "partial": break_partial}
     sweep_agent.serve()
