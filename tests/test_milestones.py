@@ -164,6 +164,24 @@ def test_a_crash_before_the_flush_executes_safe_steps_again_and_never_what_a_mil
     assert SEEN == ["a", "b", "c", "b", "c"]
 
 
+def test_replaying_ends_where_the_disk_ends() -> None:
+    store, told = dies_at("run.released"), list[bool]()
+
+    @hf.agent(durability="milestone")
+    async def telling() -> None:
+        told.append(hf.current().replaying)
+        hf.milestone("here")
+        told.append(hf.current().replaying)
+        await think("a")
+        raise Crash
+
+    with pytest.raises((Crash, hf.StoreError)):
+        play(store, telling)
+    store.mend()
+    crashing(lambda: play(store, telling))
+    assert (told, SEEN) == ([False, False, True, False], ["a", "a"])
+
+
 def test_an_interruption_that_can_be_recorded_loses_nothing() -> None:
     store = MemoryStore()
     for _ in range(2):

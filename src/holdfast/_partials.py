@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, overload
 
 from . import _records as rec
 from ._failpoints import reach
@@ -40,7 +40,11 @@ class Partial(Generic[T]):
         reach("partial.after")
 
 
-def partial(kind: type[T], /, *, name: str = "") -> Partial[T]:
+@overload
+def partial(kind: type[T], /, *, name: str = ...) -> Partial[T]: ...
+@overload
+def partial(kind: Any, /, *, name: str = ...) -> Partial[Any]: ...
+def partial(kind: Any, /, *, name: str = "") -> Partial[Any]:
     """What this step had saved before it was broken off, as `.value`, and `.save(v)` to keep more; cleared when it returns.
 
     Several in one body are told apart by their order, or by `name`.
@@ -51,7 +55,7 @@ def partial(kind: type[T], /, *, name: str = "") -> Partial[T]:
         return Partial(None, name, codec, None)
     body.partials += 1
     name = checked_text(name, "the name of a partial result") or str(body.partials)
-    return Partial(body, name, codec, cast("T | None", _saved(body, name, codec)))
+    return Partial(body, name, codec, _saved(body, name, codec))
 
 
 def _body() -> Body | None:
