@@ -25,8 +25,9 @@ COMPARING = ROOT / "docs" / "comparing.md"
 WAITING = ROOT / "docs" / "waiting.md"
 ARTIFACTS = ROOT / "docs" / "artifacts.md"
 FOLLOWING = ROOT / "docs" / "following.md"
+MILESTONES = ROOT / "docs" / "milestones.md"
 PRUNING = ROOT / "docs" / "pruning.md"
-SILENT = [DOUBT, DRIFT, LIMITS, WAITING, FOLLOWING, PRUNING, ARTIFACTS, COMPARING]
+SILENT = [DOUBT, DRIFT, LIMITS, WAITING, FOLLOWING, PRUNING, ARTIFACTS, COMPARING, MILESTONES]
 """Pages whose snippets print nothing."""
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

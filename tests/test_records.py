@@ -33,6 +33,9 @@ FULL: list[rec.Record] = [
     rec.RunPruned(by="ann", policy="details=1d", pruned_us=7, was="ab", rows=2, bytes=900, reason="room"),
     rec.RunRepaired(bad_seq=5, what="its digest does not match", by="ann", reason="the disk", moved=3, unreadable=1, escaped=["4"]),
     rec.RunUndoing(by="ann", reason="not wanted", error=ERROR),
+    rec.RunContinued(fingerprint="1:d", generation=2, args=b'{"x":2}', args_sha="s", carried={"usd": 1.5, "taken": ["k-1"]}),
+    rec.MilestoneReached(step_id="3", name="half"),
+    rec.StepPartial(step_id="4", name="1", about="pay 1:b", value=b"[1]"),
     rec.StepStarted(step_id="4", name="pay", fingerprint="1:b", attempt=2, effect=True, key="k", args=b"{}", args_sha="s"),
     rec.AttemptFailed(
         step_id="4", name="pay", fingerprint="1:b", error=ERROR, attempt=2, landed="unknown", delay_ms=20, started_us=5, usage=[{"usd": 1}]

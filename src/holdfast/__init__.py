@@ -5,10 +5,13 @@ from typing import TYPE_CHECKING
 from ._app import Holdfast, run, start
 from ._artifact import Artifact
 from ._branches import first, gather, map
+from ._continuing import continue_as
 from ._decorators import agent, effect, resend, reset, step, verify
 from ._emit import emit
 from ._handle import Handle
 from ._landing import Landed, NotLanded, Unknown, Verdict
+from ._milestones import milestone
+from ._partials import partial
 from ._timeouts import timeout
 from ._verbs import cleanup, current, key, now, plain, resource, state, usage, watch
 from ._waits import ask, receive, send, sleep
@@ -50,8 +53,8 @@ __all__ = [
     "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused",
     "ReplayMismatch", "ResultNotKept", "Retention", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunPruned",
     "RunWaiting", "Spent", "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict", "agent", "ask", "cleanup",
-    "current", "effect", "emit", "first", "gather", "key", "map", "now", "plain", "receive", "resend", "reset", "resource", "run", "send",
-    "sleep", "start", "state", "step", "timeout", "usage", "verify", "watch",
+    "continue_as", "current", "effect", "emit", "first", "gather", "key", "map", "milestone", "now", "partial", "plain", "receive",
+    "resend", "reset", "resource", "run", "send", "sleep", "start", "state", "step", "timeout", "usage", "verify", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

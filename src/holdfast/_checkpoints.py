@@ -59,6 +59,8 @@ class _Folding:
     def finish(self, row: Row, record: Any, state: str, note: str = "") -> None:
         """The outcome takes the place of the intent; what only the intent says is kept: an effect's key, the arguments."""
         index, started = self.open.pop(record.step_id, None), self.started.get(record.step_id)
+        if index is not None and self.lines[index].note and state != "done":
+            note = "; ".join(part for part in (note, self.lines[index].note) if part)
         began_us = getattr(record, "started_us", 0) or (row.at_us if index is None else self.lines[index].at_us)
         args = record.args or (started.args if started else None)
         line = _line(row, record, state=state, call=shown_call(record.name, args), note=note, duration_s=(row.at_us - began_us) / 1e6)
@@ -69,12 +71,31 @@ class _Folding:
         else:
             self.lines[index] = line
 
+    def save(self, row: Row, record: rec.StepPartial) -> None:
+        """What a body saved stands on the line of its attempt, the latest alone; a brief one has no line yet."""
+        if record.step_id not in self.open:
+            self.open[record.step_id] = len(self.lines)
+            self.lines.append(_line(row, record, state="started", call=record.about.rpartition(" ")[0]))
+        index = self.open[record.step_id]
+        self.lines[index] = replace(self.lines[index], note=f"saved so far: {_shortened(record.value)}")
+
     def break_off(self) -> None:
         """Nobody is left to finish what is open: a step was broken off, of an effect it is not known whether it happened."""
         for index in self.open.values():
             line = self.lines[index]
-            self.lines[index] = replace(line, state="in doubt" if line.effect else "broken off", note="its process ended in the middle")
+            note = "; ".join(("its process ended in the middle", *([line.note] if line.note else [])))
+            self.lines[index] = replace(line, state="in doubt" if line.effect else "broken off", note=note)
         self.open.clear()
+
+    def tell(self, row: Row, record: rec.Record) -> None:
+        """A line for what happened to the run itself; once it has begun anew, what has the same id is another step."""
+        if isinstance(record, rec.RunResumed):
+            self.break_off()
+        if isinstance(record, rec.RunContinued):
+            self.open.clear()
+            self.started.clear()
+        state = STATES.get(record.kind) or record.kind.replace(".", " ")
+        self.lines.append(_line(row, record, state=state, call="", note=_note(record)))
 
 
 def checkpoints(head: Head, rows: Sequence[Row], *, abandoned: bool) -> list[Checkpoint]:
@@ -93,13 +114,12 @@ def checkpoints(head: Head, rows: Sequence[Row], *, abandoned: bool) -> list[Che
                 folding.finish(row, record, state, f"{message(record.error)}{_again(record.delay_ms)}")
             case rec.StepBrokenOff():
                 folding.finish(row, record, "broken off", f"by {record.cause}" if record.cause else "")
-            case rec.StateSaved() | rec.TimeRead():
+            case rec.StateSaved() | rec.TimeRead() | rec.MilestoneReached():
                 pass
+            case rec.StepPartial():
+                folding.save(row, record)
             case _:
-                if isinstance(record, rec.RunResumed):
-                    folding.break_off()
-                state = STATES.get(record.kind) or record.kind.replace(".", " ")
-                folding.lines.append(_line(row, record, state=state, call="", note=_note(record)))
+                folding.tell(row, record)
     if abandoned:
         folding.break_off()
     return folding.lines
@@ -138,7 +158,11 @@ def _line(
 def _done_note(record: rec.StepDone) -> str:
     if record.not_kept:
         return f"result not kept: {record.shown}"
-    shown = (record.value or b"").decode("utf-8", "replace")
+    return _shortened(record.value)
+
+
+def _shortened(value: bytes | None) -> str:
+    shown = (value or b"").decode("utf-8", "replace")
     return shown if len(shown) <= NOTE else shown[: NOTE - 3] + "..."
 
 
@@ -157,6 +181,8 @@ def _note(record: rec.Record) -> str:
             return record.waits
         case rec.RunReleased():
             return record.reason
+        case rec.RunContinued():
+            return f"generation {record.generation} begins with {shown_call('', record.args)}"
         case rec.RunAccepted():
             return f"{record.by} goes on with changed code from step {record.step_id}{': ' + record.reason if record.reason else ''}"
         case rec.RunRepaired():

@@ -29,9 +29,13 @@ class Invoke(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """Make the records durable, the last of which is an outcome, and wait until it may be given back to the code."""
+    """Make the records durable, the last of which is an outcome, and wait until it may be given back to the code.
+
+    Where it `may_wait`, the run decides when it becomes durable: with the next thing that must be, at the latest.
+    """
 
     records: Sequence[rec.Record]
+    may_wait: bool = False
 
 
 class Turn(NamedTuple):

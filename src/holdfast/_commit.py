@@ -65,13 +65,24 @@ class Committer:
 
     def submit(self, journal: Journal, records: Sequence[rec.Record], takes: Sequence[int] = ()) -> Ticket:
         """Queue what somebody will `settle`; what is submitted first is written first."""
-        ticket = Ticket(journal, records, takes=takes)
+        return self._put(Ticket(journal, records, takes=takes))
+
+    def _put(self, ticket: Ticket) -> Ticket:
+        ticket.journal.begin_write()
         self._queue.append(ticket)
         return ticket
 
     def commit(self, journal: Journal, records: Sequence[rec.Record], takes: Sequence[int] = ()) -> int:
         """Write, blocking until it is durable, and give the seq of the last record; the letters it takes go with it."""
         return self.settle(self.submit(journal, records, takes))
+
+    def flush(self, journal: Journal) -> None:
+        """Write what this run holds back, blocking until it is durable."""
+        self.settle(self._put(Ticket(journal, (), guard=lambda: bool(journal.held))))
+
+    def flush_soon(self, journal: Journal) -> None:
+        """The same when convenient; nobody waits for it."""
+        self.post(journal, (), lambda: bool(journal.held))
 
     def settle(self, ticket: Ticket) -> int:
         """Block until a submitted ticket is durable, writing whatever waits if nobody else does."""
@@ -85,11 +96,13 @@ class Committer:
         """Write in place if nothing else waits and every lock is free at once; otherwise None, with nothing written."""
         if self._queue or not self.store.inline or not self._lock.acquire(blocking=False):
             return None
+        journal.begin_write()
         try:
             return self._write_alone(journal, records)
         except StoreBusy:
             return None
         finally:
+            journal.end_write()
             self._lock.release()
 
     async def commit_async(self, journal: Journal, records: Sequence[rec.Record], takes: Sequence[int] = ()) -> int:
@@ -97,14 +110,14 @@ class Committer:
         ticket = Ticket(journal, records, takes=takes)
         loop = asyncio.get_running_loop()
         ticket.future = Held(loop=loop)
-        self._queue.append(ticket)
+        self._put(ticket)
         self._rouse()
         await held(ticket.future)
         return ticket.result()
 
     def post(self, journal: Journal, records: Sequence[rec.Record], guard: Callable[[], bool]) -> None:
         """Write when convenient, if `guard` still holds then; nobody waits for it."""
-        self._queue.append(Ticket(journal, records, guard=guard))
+        self._put(Ticket(journal, records, guard=guard))
         self._rouse()
 
     def close(self) -> None:
@@ -232,8 +245,9 @@ def _swept(store: Store, stale: Stale) -> StoreError | None:
 
 def _settle(append: Append, tickets: list[Ticket]) -> None:
     journal = tickets[0].journal
-    journal.stored(append, _records_of(tickets))
-    seq = append.seq
+    records = _records_of(tickets)
+    journal.stored(append, records)
+    seq = append.head.seq - len(records)
     for ticket in tickets:
         seq += len(ticket.records)
         ticket.seq = seq
@@ -241,20 +255,24 @@ def _settle(append: Append, tickets: list[Ticket]) -> None:
 
 def _announce(batch: list[Ticket]) -> None:
     """Complete every waiter under guard: its future may be cancelled, its loop closed."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
     for ticket in batch:
+        if ticket.future is None:
+            ticket.journal.end_write()
+        else:
+            by_loop.setdefault(ticket.future.get_loop(), []).append(ticket)
         ticket.done = True
-        if ticket.future is not None:
-            by_loop.setdefault(ticket.future.get_loop(), []).append(ticket.future)
-    for loop, futures in by_loop.items():
+    for loop, tickets in by_loop.items():
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(_complete, futures)
+            loop.call_soon_threadsafe(_complete, tickets)
 
 
-def _complete(futures: list[asyncio.Future[None]]) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_result(None)
+def _complete(tickets: list[Ticket]) -> None:
+    """On the loop itself: what is held back from now on is given to the code after what was just stored."""
+    for ticket in tickets:
+        ticket.journal.end_write()
+        if ticket.future is not None and not ticket.future.done():
+            ticket.future.set_result(None)
 
 
 class Held(asyncio.Future[None]):

@@ -45,6 +45,7 @@ from .errors import LostContext, Misuse, NestedStep, NoRun, WrongMode
 from .retry import Retry
 
 OnFailure: TypeAlias = Literal["keep", "undo"]
+Durability: TypeAlias = Literal["step", "milestone"]
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
@@ -156,13 +157,16 @@ class Agent(Declared, Generic[P, R]):
         budget: Budget | None = None,
         on_model_change: OnModelChange = "warn",
         on_failure: OnFailure = "keep",
+        durability: Durability = "step",
     ) -> None:
         super().__init__(fn)
         if on_model_change not in get_args(OnModelChange):
             raise Misuse(f"on_model_change={on_model_change!r} of an agent: it is 'warn', 'ask' or 'fail'")
         if on_failure not in get_args(OnFailure):
             raise Misuse(f"on_failure={on_failure!r}: what it did is kept and the run can go on ('keep'), or it is undone ('undo')")
-        self.on_model_change, self.on_failure = on_model_change, on_failure
+        if durability not in get_args(Durability):
+            raise Misuse(f"durability={durability!r}: a step is on the disk when it returns ('step'), or with the next flush ('milestone')")
+        self.on_model_change, self.on_failure, self.durability = on_model_change, on_failure, durability
         self.name, self.version = name or getattr(fn, "__name__", "agent"), version
         self.budget = checked_budget(budget, f"agent {self.name!r}")
         self.is_async = inspect.iscoroutinefunction(fn)
@@ -215,6 +219,7 @@ class AgentOptions(TypedDict, total=False):
     budget: Budget | None
     on_model_change: OnModelChange
     on_failure: OnFailure
+    durability: Durability
 
 
 class Keeps(Protocol):

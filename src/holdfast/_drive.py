@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 from . import _records as rec
 from ._commands import Commit, Hang, Invoke, Life, Pause, Settle, Turn, WaitForPerson
+from ._commit import Ticket
 from ._run import Run, Scope, Waiter, place
 from .errors import BranchLost, NotKept, Parked, Unwinding
 
@@ -44,7 +45,7 @@ async def drive_async(life: Life[T], run: Run, scope: Scope) -> T:
                     case Invoke():
                         answer = await _invoke_async(command, task)
                     case Settle(records):
-                        due = _commit_at_once(run, records) or await _commit_async(run, records)
+                        due = _hold(run, command) or _commit_at_once(run, records) or await _commit_async(run, records)
                     case Commit(records, takes):
                         answer = (None if takes else _commit_at_once(run, records)) or await _commit_async(run, records, takes)
                     case Turn(seq):
@@ -78,7 +79,8 @@ def drive_blocking(life: Life[T], run: Run, scope: Scope) -> T:
                     case Invoke():
                         answer = _invoke_blocking(command)
                     case Settle(records):
-                        _turn_blocking(run, scope, _commit_at_once(run, records) or _commit_blocking(run, records))
+                        due = _hold(run, command) or _commit_at_once(run, records) or _commit_blocking(run, records)
+                        _turn_blocking(run, scope, due)
                     case Commit(records, takes):
                         answer = (None if takes else _commit_at_once(run, records)) or _commit_blocking(run, records, takes)
                     case Turn(seq):
@@ -132,6 +134,23 @@ def _commit_at_once(run: Run, records: Sequence[rec.Record]) -> int | None:
     return run.committer.commit_inline(run.journal, records)
 
 
+def _hold(run: Run, outcome: Settle) -> int | None:
+    """Acknowledge from memory what will be written with the next flush, riders in their order; None where it is written now."""
+    if not outcome.may_wait or not run.journal.can_hold():
+        return None
+    ticket: Ticket | None = None
+    with run.lock:
+        records = run.with_riders(outcome.records)
+        seq = run.journal.hold(records, at_us=run.clock.now_us())
+        if seq is None:  # another thread has begun to write meanwhile, and the riders are taken
+            ticket = run.committer.submit(run.journal, records)
+    if ticket is not None:
+        seq = run.committer.settle(ticket)
+    if run.riders.unkept is not None:
+        raise _unkept(run, run.riders.unkept)
+    return seq
+
+
 async def _commit_async(run: Run, records: Sequence[rec.Record], takes: Sequence[int] = ()) -> int:
     records = run.with_riders(records)
     seq = run.committer.commit_inline(run.journal, records) if run.solo() and not takes else None
@@ -172,6 +191,7 @@ async def _invoke_async(command: Invoke, task: asyncio.Task[Any] | None) -> Any:
             raise RuntimeError("the body was cancelled from within: something it awaited had been cancelled") from error
         raise
     finally:
+        command.body.over = True
         place.reset(token)
 
 
@@ -190,6 +210,7 @@ def _invoke_blocking(command: Invoke) -> Any:
         fn = command.fn if witness is None else witness.body(command)
         return fn(*command.args, **command.kwargs)
     finally:
+        command.body.over = True
         place.reset(token)
 
 

@@ -14,6 +14,7 @@ from ._asking import closing
 from ._calls import Call, Spec, shown_call
 from ._clock import to_datetime
 from ._commands import Commit, Life, Pause
+from ._continuing import continuation
 from ._decorators import Agent
 from ._facts import Fact, fact
 from ._failpoints import reach
@@ -25,6 +26,7 @@ from .codec.failures import failure
 from .errors import (
     BudgetExceeded,
     Cancelled,
+    Continued,
     Drifted,
     HoldfastError,
     LeaseLost,
@@ -67,8 +69,8 @@ def concluded(run: Run, agent: Agent[..., Any], outcome: Returned | Raised) -> L
         run.concluding = True
         ended, cancelling = run.ended, run.cancelling
         run.ended = run.cancelling = None
-    if isinstance(ended, Parked):
-        return conclude(run, agent, outcome, cancelling or _interruption(outcome) or ended)
+    if isinstance(ended, Parked | Continued):
+        return conclude(run, agent, outcome, cancelling or _interruption(outcome) or _late_failure(outcome, ended) or ended)
     return conclude(run, agent, outcome, ended or cancelling)
 
 
@@ -76,6 +78,12 @@ def _interruption(outcome: Returned | Raised) -> BaseException | None:
     """Ctrl-C and the like, which stay what they are even where the code was being unwound."""
     error = outcome.error if isinstance(outcome, Raised) else None
     return None if isinstance(error, Exception | Unwinding | asyncio.CancelledError | BaseExceptionGroup) else error
+
+
+def _late_failure(outcome: Returned | Raised, ended: Parked | Continued) -> Exception | None:
+    """An error of a `finally` block takes the place of a continuation, as it would of a return; a parked run comes by there again."""
+    error = outcome.error if isinstance(outcome, Raised) else None
+    return error if isinstance(ended, Continued) and isinstance(error, Exception) else None
 
 
 def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended: BaseException | None) -> Life[Any]:
@@ -95,8 +103,8 @@ def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended
         case Stopped():
             yield _left(run, _stopped(ended.error))
             raise ended.error from ended.__cause__
-        case Parked():
-            raise (yield from _waiting(run))
+        case Parked() | Continued():
+            raise (yield from _put_down(run, agent, ended))
         case Cancelled():
             yield from _cleanups(run)
             yield _over(run, rec.RunCancelled(by=ended.by, reason=ended.reason))
@@ -130,7 +138,7 @@ def _to_be_undone(run: Run, agent: Agent[..., Any], ended: BaseException | None)
         if isinstance(ended, Drifted):
             ended.too_late = True
         run.undo.asked = asked_by_failure(ended)
-    return run.undo.asked is not None and (ended is None or isinstance(ended, Parked | Cancelled | Exception))
+    return run.undo.asked is not None and (ended is None or isinstance(ended, Parked | Continued | Cancelled | Exception))
 
 
 def _undone(run: Run, ended: BaseException | None) -> Life[BaseException]:
@@ -178,6 +186,31 @@ def _returned(run: Run, agent: Agent[..., Any], value: Any) -> Life[Any]:
     yield _over(run, rec.RunDone(value=data))
     reach("run.after_done")
     return kept
+
+
+def _put_down(run: Run, agent: Agent[..., Any], ended: Parked | Continued) -> Life[BaseException]:
+    """The run lets go of everything: until something wakes it, or to begin anew."""
+    return _waiting(run) if isinstance(ended, Parked) else _continued(run, agent, ended)
+
+
+def _continued(run: Run, agent: Agent[..., Any], ended: Continued) -> Life[BaseException]:
+    """Record that the run begins anew, once all that this life of it began has come to its end; a doubt must be settled first."""
+    run.ended = ended  # a stray task begins nothing any more
+    yield from _refuse_unasked(run)
+    unawaited = _unawaited(run)
+    if unawaited is not None:
+        run.ended = None
+        return (yield from conclude(run, agent, Raised(unawaited), None))  # type: ignore[no-any-return]
+    while run.in_progress - 1 > len(run.waiters):
+        yield Pause(STRAY_S)
+    if run.journal.open_doubts(ended=True):
+        run.awaits = set()
+        return (yield from _waiting(run))
+    yield from _cleanups(run)
+    reach("continue.before")
+    yield _left(run, continuation(run, ended))
+    reach("continue.after")
+    return ended
 
 
 def _waiting(run: Run) -> Life[RunWaiting]:

@@ -44,6 +44,9 @@ ARTIFACTS = ("blob.before", "blob.after", "sweep.before", "sweep.after")
 PRUNES = ("prune.before", "prune.after", "shed.before", "shed.after", "forget.before", "forget.after")
 """Places that only a prune passes."""
 
+MILESTONES = ("milestone.before", "milestone.after", "partial.before", "partial.after", "continue.before", "continue.after")
+"""Places that only a run passes which has milestones, saves partial results, or continues as another."""
+
 BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after", *PRUNES)
 """Places that no run passes."""
 
@@ -54,7 +57,7 @@ def arm(spec: str) -> None:
     """Arm `name:count`; an unknown name is an error, so that a sweep cannot silently test nothing."""
     global _armed  # noqa: PLW0603 (a process has one set of failpoints)
     name, _, count = spec.partition(":")
-    if name not in (*NAMES, *WAITS, *ARTIFACTS, *BESIDE):
+    if name not in (*NAMES, *WAITS, *ARTIFACTS, *MILESTONES, *BESIDE):
         raise ValueError(f"no failpoint is called {name!r}")
     _armed = {name: int(count or 1)}
 

@@ -87,6 +87,8 @@ class RunView:
     updated_us: int
     next_commands: list[str]
     model_changes: list[str]
+    milestone: str
+    generation: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +103,7 @@ class CheckpointView:
     usage: list[dict[str, Any]]
     state: dict[str, Any]
     known: list[Checkpoint]
+    partial: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,18 +157,21 @@ def show(engine: Engine, run_id: str) -> RunView:
     journal = Journal.load(head, rows)
     started, lines = journal.started, _told(engine, head, rows)
     assert started is not None
-    current = _current(journal, lines)
+    began = _began(rows)
+    current = _current(journal, [line for line in lines if line.seq > began])
     return RunView(
         run_id=run_id, agent=head.agent, version=started.version, status=head.status, call=shown_call(started.agent, started.args),
         attempt=journal.claims, owner=head.owner, owner_lives=_lives(engine, head),
         steps_done=sum(line.state == "done" for line in lines if line.step_id),
         current=current, current_age_s=None if current is None else (engine.clock.now_us() - current.at_us) / 1e6,
-        last_error=_last_error(head, rows), waits=_waits(engine, journal), undoing=_undoing(journal), note=_stands(journal, lines),
+        last_error=_last_error(head, [row for row in rows if row.seq > began]),
+        waits=_waits(engine, journal), undoing=_undoing(journal), note=_stands(journal, lines),
         state={name: _json(saved[-1][1]) for name, saved in journal.states.items()},
         result=_json(journal.verdict.value) if isinstance(journal.verdict, rec.RunDone) else None, tags=json.loads(head.tags), usd=head.usd,
         spent=journal.ledger.spent(engine.clock.now_us() if _lives(engine, head) else head.updated_us), limits=dict(journal.ledger.limits),
         created_us=head.created_us, updated_us=head.updated_us, next_commands=_next_commands(engine, head, journal),
         model_changes=[line.note for line in lines if line.state == STATES[rec.ModelChanged.kind]],
+        milestone=journal.milestone, generation=journal.generation,
     )  # fmt: skip
 
 
@@ -177,23 +183,33 @@ def history(engine: Engine, run_id: str) -> list[Checkpoint]:
 def show_at(engine: Engine, run_id: str, step_id: str) -> CheckpointView:
     """What the agent knew after a step."""
     head, rows = loaded(engine, run_id)
-    lines = _told(engine, head, rows)
+    told, began = _told(engine, head, rows), _began(rows)
+    lines = [line for line in told if line.seq > began]
     mine = [line for line in lines if line.step_id == step_id]
+    if not mine and any(line.step_id == step_id for line in told):
+        raise Refusal(f"step {step_id!r} of run {run_id!r} is of an earlier generation, which is over. See: holdfast history {run_id}")
     if not mine:
         steps = ", ".join(dict.fromkeys(line.step_id for line in lines if line.call)) or "none"
         raise Refusal(f"run {run_id!r} has no step {step_id!r}; it has: {steps[:300]}")
-    records = [(row, record) for row, record in verified(head, rows) if record.step_id == step_id]
+    records = [(row, record) for row, record in verified(head, rows) if record.step_id == step_id and row.seq > began]
     last_seq = records[-1][0].seq
-    outcome = records[-1][1]
+    saved = {record.name: _json(record.value) for _, record in records if isinstance(record, rec.StepPartial)}
+    outcome = next((record for _, record in reversed(records) if not isinstance(record, rec.StepPartial)), rec.Record())
     shown = next((line for line in reversed(mine) if line.call), mine[-1])
     return CheckpointView(
         run_id=run_id, checkpoint=shown,
         arguments=next((_json(record.args) for _, record in reversed(records) if record.args is not None), None),
         result=_json(outcome.value) if outcome.value is not None else None,
         error=getattr(outcome, "error", None), usage=list(getattr(outcome, "usage", ())),
-        state={row.step_id: _json(row.value) for row in rows if row.kind == rec.StateSaved.kind and row.seq <= last_seq},
+        state={row.step_id: _json(row.value) for row in rows if row.kind == rec.StateSaved.kind and began < row.seq <= last_seq},
         known=[line for line in lines if line.step_id and line.seq < shown.seq],
+        partial={} if isinstance(outcome, rec.StepDone) else saved,
     )  # fmt: skip
+
+
+def _began(rows: Sequence[Row]) -> int:
+    """The seq with which the present generation of a run begins; 0 for the first."""
+    return next((row.seq for row in reversed(rows) if row.kind == rec.RunContinued.kind), 0)
 
 
 def inbox(engine: Engine) -> list[Item]:

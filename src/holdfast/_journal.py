@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,6 +23,13 @@ from .errors import Damaged, LeaseLost, Stopped, StoreError, Unwinding
 from .store import Append, Head, Row
 
 GENESIS = b"\0" * 32
+
+MAX_HELD = 1000
+"""Records that are held back at the most before they are written."""
+
+MAX_HELD_BYTES = 1_000_000
+"""Bytes of them."""
+
 STEP_KINDS = (
     rec.StepStarted, rec.AttemptFailed, rec.StepDone, rec.StepFailed, rec.StepBrokenOff,
     rec.DoubtOpened, rec.DoubtSettled, rec.TimeoutFired,
@@ -68,8 +76,8 @@ def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
             return head._replace(status="failed", owner=None, note=_short(record.error))
         case rec.RunWaiting():
             return head._replace(status="waiting", owner=None, note=record.waits, wake_us=record.wake_us or None)
-        case rec.RunReleased():
-            return head._replace(status="queued", owner=None, note=record.reason)
+        case rec.RunReleased() | rec.RunContinued():
+            return head._replace(status="queued", owner=None, note=getattr(record, "reason", "it begins anew with other arguments"))
         case rec.RunUndoing():
             return head._replace(note=f"to be undone by {record.by}{': ' + record.reason if record.reason else ''}")
         case rec.RunBlocked() | rec.RunRepaired():
@@ -170,8 +178,9 @@ class Journal:
     """The records of one run that this process knows, and the place where the next ones are sealed."""
 
     __slots__ = (
-        "_unsettled", "asks", "behind", "broken", "claims", "generation", "groups", "head", "histories", "keeps", "ledger", "looks",
-        "models", "prints", "silences", "started", "states", "superseded", "taken", "times", "undoing", "verdict", "waits",
+        "_held_bytes", "_held_refs", "_unsettled", "asks", "behind", "broken", "claims", "continued", "gate", "generation", "groups", "head",
+        "held", "histories", "keeps", "ledger", "looks", "milestone", "models", "partials", "pending", "prints", "silences", "started", "states",
+        "superseded", "taken", "times", "undoing", "verdict", "waits",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
@@ -190,7 +199,7 @@ class Journal:
         self.looks: dict[str, int] = {}
         self.models = Models()
         self.waits: dict[str, rec.WaitBegun] = {}
-        self.taken: set[str] = set()
+        self.taken: dict[str, None] = {}
         self.silences: list[tuple[int, int]] = []
         self.states: dict[str, list[tuple[int, bytes]]] = {}
         self.times: dict[str, list[int]] = {}
@@ -198,6 +207,13 @@ class Journal:
         self.undoing: rec.RunUndoing | None = None
         self.verdict: rec.RunDone | rec.RunFailed | rec.RunCancelled | rec.RunBlocked | rec.RunRepaired | rec.RunWaiting | None = None
         self.broken: Unwinding | None = None
+        self.milestone = ""
+        self.partials: dict[str, dict[str, rec.StepPartial]] = {}
+        self.continued: rec.RunContinued | None = None
+        self.held: list[Row] = []
+        self._held_bytes = self.pending = 0
+        self._held_refs: tuple[str, ...] = ()
+        self.gate = threading.Lock()
 
     @classmethod
     def load(cls, head: Head, rows: Sequence[Row]) -> Journal:
@@ -218,7 +234,7 @@ class Journal:
         """Number, date and chain the records behind the last one that is known to be stored."""
         if self.broken is not None:
             raise self.broken
-        head, rows, refs = self.head, [], list[str]()
+        head, rows, refs = self.head, [], [*self._held_refs]
         epoch, seq, digest = head.epoch, head.seq, head.digest
         for record in records:
             epoch += isinstance(record, (rec.RunStarted, rec.RunResumed, rec.RunRepaired))
@@ -229,13 +245,49 @@ class Journal:
             head = fold_head(head, record, at_us)
             if vouched:
                 refs += refs_in(*parts[5:])
+        rows = [*self.held, *rows] if self.held else rows
         standing = at_position(head, rows[-1])
-        return Append(head.run_id, self.head.epoch, self.head.seq, rows, standing, tuple(takes), tuple(dict.fromkeys(refs)) if refs else ())
+        seq = self.head.seq - len(self.held)
+        return Append(head.run_id, self.head.epoch, seq, rows, standing, tuple(takes), tuple(dict.fromkeys(refs)) if refs else ())
+
+    def begin_write(self) -> None:
+        """A write is under way: nothing is held back meanwhile, since it would be numbered before what it came after."""
+        with self.gate:
+            self.pending += 1
+
+    def end_write(self) -> None:
+        """A write has come to its end, whichever."""
+        with self.gate:
+            self.pending -= 1
+
+    def can_hold(self) -> bool:
+        """Whether an outcome may be held back now; what is held must not grow without end."""
+        return not self.pending and len(self.held) < MAX_HELD and self._held_bytes < MAX_HELD_BYTES
+
+    def hold(self, records: Sequence[rec.Record], *, at_us: int) -> int | None:
+        """Take the records over as if they were stored: they go in before the next append, in one transaction with it.
+
+        Gives the seq of the last one, or None, with nothing done, where they cannot be held back now.
+        """
+        with self.gate:
+            if not self.can_hold():
+                return None
+            append = self.seal(records, at_us=at_us)
+            before, rows = len(self.held), list(append.rows)
+            self._take_over(append, records)
+            self.held, self._held_refs = rows, tuple(append.refs)
+            self._held_bytes += sum(len(row.body) + len(row.value or b"") + len(row.args or b"") for row in rows[before:])
+            return append.head.seq
 
     def stored(self, append: Append, records: Sequence[rec.Record]) -> None:
         """The append went in: take it over."""
+        self._take_over(append, records)
+        if self.held:
+            self.held, self._held_bytes, self._held_refs = [], 0, ()
+
+    def _take_over(self, append: Append, records: Sequence[rec.Record]) -> None:
         self.head = append.head
-        for row, record in zip(append.rows, records, strict=True):
+        for row, record in zip(append.rows[len(self.held) :], records, strict=True):
             self.ledger.fold(record, row.at_us)
             match record:  # nobody asks for these again in this process: do not keep their values
                 case rec.StateSaved():
@@ -245,6 +297,7 @@ class Journal:
                     if found is not None:
                         self._make_way(found, record)
                     self.waits.pop(record.step_id, None)
+                    self.partials.pop(record.step_id, None)
                     self._unsettled.pop(record.step_id, None)
                 case _:
                     self._index(record, row)
@@ -290,10 +343,22 @@ class Journal:
             case rec.RunUndoing():
                 self.undoing = record
                 self.retrace()
+            case rec.RunContinued():
+                self._begin_anew(record)
             case rec.RunAccepted():
                 self._accept(record.step_id, row.epoch)
             case _:
                 self._index_beside(record, row)
+
+    def _begin_anew(self, record: rec.RunContinued) -> None:
+        """Forget what was recorded before, but for who began the run, what it carries along, and who has it."""
+        fresh = Journal(self.head.run_id)
+        kept = {"broken", "gate", "head", "held", "_held_bytes", "_held_refs", "ledger", "pending", "started"}
+        for name in set(self.__slots__) - kept:
+            setattr(self, name, getattr(fresh, name))
+        self.continued, self.generation = record, record.generation
+        self.taken = dict.fromkeys(record.carried.get("taken", ()))
+        self.ledger.carry(record.carried)
 
     def _settle_budget(self, by: str, reason: str) -> None:
         """The limits have changed: whoever waits for a word on the old ones looks again."""
@@ -385,6 +450,7 @@ class Journal:
         for step_id, history in self.from_seq(seq):
             del self.histories[step_id]
             self._unsettled.pop(step_id, None)
+            self.partials.pop(step_id, None)
             undo = self.histories.get(f"{UNDO}{step_id}")  # as yet it can only be that of this very effect
             if history.effect and not (undo is not None and undo.landed()):
                 self.superseded.append((step_id, history))
@@ -403,7 +469,11 @@ class Journal:
             case rec.WaitBegun():
                 self.waits[record.step_id] = record
             case rec.MessageTaken():
-                self.taken.add(record.key)
+                self.taken[record.key] = None
+            case rec.StepPartial():
+                self.partials.setdefault(record.step_id, {})[record.name] = record
+            case rec.MilestoneReached():
+                self.milestone = record.name
             case rec.WatchTaken():
                 self.prints[record.step_id] = record.found
                 self.looks[record.step_id] = self.looks.get(record.step_id, 0) + (not record.accepted)
@@ -448,6 +518,8 @@ class Journal:
         history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)
         if history.outcome is not None:
             self.waits.pop(record.step_id, None)
+        if isinstance(record, rec.StepDone):
+            self.partials.pop(record.step_id, None)
         if isinstance(record, (rec.StepDone, rec.StepFailed)):
             self.models.fold(record)
         if history.effect and not isinstance(record, rec.StepDone):

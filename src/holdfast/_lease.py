@@ -29,6 +29,9 @@ LEASE_S = 15.0
 TICK_S = 0.1
 LETTERS_S = 0.5
 LONG_STEP_S = 0.1
+HELD_S = 1.0
+"""How long the outcome of a safe step is held back at the most."""
+
 
 log = logging.getLogger("holdfast")
 
@@ -102,6 +105,7 @@ class Keeper:
                     beat_s = now_s
                     self._store.renew(self.owner)
                 self._show_long_steps()
+                self._write_held()
                 if (self.runs or self.orphans) and now_s - letters_s >= LETTERS_S:
                     letters_s = now_s
                     self.take_letters()
@@ -116,6 +120,14 @@ class Keeper:
                 if attempt and call.started_at_us <= began_us and not run.turnstile.replaying:
                     run.long_steps[step_id] = (call, 0)
                     run.committer.post(run.journal, [started(call, attempt)], _still(run, step_id))
+
+    def _write_held(self) -> None:
+        """Let what is held back be seen, and be safe, after a while."""
+        before_us = self._clock.now_us() - HELD_S * 1e6
+        for run in list(self.runs.values()):
+            held = run.journal.held
+            if held and held[0].at_us <= before_us:
+                run.committer.flush_soon(run.journal)
 
     def release_orphans(self) -> None:
         """Let go of runs that a failing store left in the name of this owner, which nobody executes any more."""

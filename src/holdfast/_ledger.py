@@ -17,7 +17,7 @@ from .budget import Budget, OnLimit, Spent, read_limits, shown
 BUDGET = "budget"
 """The id of the question about a limit that is reached."""
 
-ENDS = (rec.RunDone, rec.RunFailed, rec.RunCancelled, rec.RunWaiting, rec.RunReleased, rec.RunBlocked, rec.RunRepaired)
+ENDS = (rec.RunDone, rec.RunFailed, rec.RunCancelled, rec.RunWaiting, rec.RunReleased, rec.RunBlocked, rec.RunRepaired, rec.RunContinued)
 """Records after which nobody executes the run."""
 
 CRUMB = 1e-9
@@ -96,6 +96,23 @@ class Ledger:
         """Whoever executed the run does so no more; after a crash, its last record was its last word."""
         self._time_us += max(0, at_us - self._since_us) if self._since_us else 0
         self._since_us = 0
+
+    def carried(self, now_us: int) -> rec.Json:
+        """What a run that begins anew takes along: its totals, its limits, and what people said of them."""
+        totals = {"usd": self.usd, "tokens": self.tokens, "steps": self.steps, "retries": self.retries}
+        time_us = int(self._of("time", now_us) * 1e6)
+        limits = {"budget": self.recorded, "set": self.set_by_operator, "granted": self.granted, "changes": self.changes}
+        return {**totals, "time_us": time_us, **limits}
+
+    def carry(self, carried: rec.Json) -> None:
+        """The same, taken over: nothing that was recorded before is needed for it."""
+        self.usd, self.tokens = carried.get("usd", 0.0), carried.get("tokens", 0)
+        self.steps, self.retries = carried.get("steps", 0), carried.get("retries", 0)
+        self._time_us, self._since_us = carried.get("time_us", 0), 0
+        self.recorded = carried.get("budget", {})
+        self.set_by_operator, self.granted = dict(carried.get("set", {})), dict(carried.get("granted", {}))
+        self._reckon()
+        self.changes = carried.get("changes", 0)
 
     def set(self, limits: Mapping[str, float]) -> None:
         """An operator's limits take the place of the code's, and of what was granted on top of them."""

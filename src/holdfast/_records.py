@@ -174,6 +174,34 @@ class RunUndoing(Record):
 
 
 @fact(kw_only=True)
+class RunContinued(Record):
+    """The run begins anew with `args`: nothing before this is replayed. `carried` is what stays true: totals, limits, message keys."""
+
+    kind = "run.continued"
+    fingerprint: str
+    generation: int
+    args_sha: str = ""
+    carried: Json = field(default_factory=dict)
+
+
+@fact(kw_only=True)
+class MilestoneReached(Record):
+    """The code came to the checkpoint that it calls `name`; everything before it is stored with it or was before."""
+
+    kind = "milestone.reached"
+    name: str
+
+
+@fact(kw_only=True)
+class StepPartial(Record):
+    """A body that has yet to come to its end saved `value` under `name`; `about` is the call it belongs to."""
+
+    kind = "step.partial"
+    name: str
+    about: str
+
+
+@fact(kw_only=True)
 class StepStarted(Record):
     """A step's body is about to begin. For an effect this is the intent, durable before the body runs."""
 
@@ -430,7 +458,7 @@ KINDS: dict[str, type[Record]] = {
     cls.kind: cls
     for cls in (
         RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunRepaired,
-        RunPruned, RunUndoing, StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
+        RunPruned, RunUndoing, RunContinued, MilestoneReached, StepPartial, StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
         DoubtOpened, DoubtSettled, AskOpened, AskAnswered, AskClosed, WaitBegun, MessageTaken, BudgetSet, WatchTaken, WatchDrifted,
         ModelChanged, ModelAccepted, TimeoutFired, StateSaved, TimeRead,
     )

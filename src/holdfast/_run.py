@@ -31,6 +31,7 @@ from .errors import Cancelled, HoldfastError, Parked, Stopped, Unwinding
 
 if TYPE_CHECKING:
     from ._calls import Call
+    from ._decorators import Agent
     from ._watch import Watched
 
 
@@ -149,7 +150,7 @@ class Scope(Place):
     def random(self) -> random.Random:
         """The seeded stream of this scope."""
         if self.stream is None:
-            self.stream = seeded(self.run.origin, f"scope {self.path}")
+            self.stream = seeded(self.run.seed, f"scope {self.path}")
         return self.stream
 
     def close(self) -> None:
@@ -190,17 +191,19 @@ class Group:
 class Body(Place):
     """The inside of a step: what may be repeated, and what must not be called from here."""
 
-    __slots__ = ("call", "stream", "usage")
+    __slots__ = ("at_once", "call", "over", "partials", "stream", "usage")
 
     def __init__(self, call: Call) -> None:
         self.run, self.call = call.run, call
         self.usage: list[rec.Json] = []
+        self.partials, self.over = 0, False
+        self.at_once = False  # whether others rely on what it did: its outcome is not held back
         self.stream: random.Random | None = None
 
     def random(self) -> random.Random:
         """A stream that derives from the step's key: the same in every attempt."""
         if self.stream is None:
-            self.stream = seeded(self.run.origin, f"body {self.call.step_id}")
+            self.stream = seeded(self.run.seed, f"body {self.call.step_id}")
         return self.stream
 
 
@@ -299,6 +302,9 @@ class Run:
         self.effects: set[str] = set()
         self._look_back()
         self.recorded_seq = journal.head.seq
+        self.seed = self.origin if journal.continued is None else f"{self.origin}~{journal.continued.generation}"
+        self.agent: Agent[..., Any] | None = None
+        self.holding = False  # whether outcomes of safe steps may wait for the next flush
         self.unawaited: dict[str, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self.watching: dict[str, Watched] = {}
         self.watch_calls: dict[str, int] = {}
@@ -377,6 +383,11 @@ class Run:
     def with_riders(self, records: Sequence[rec.Record]) -> Sequence[rec.Record]:
         """The records, behind whatever rides on them."""
         return [*self.riders.take(replaying=self.turnstile.replaying), *records] if self.riders.any() else records
+
+    def flush(self) -> None:
+        """Write what is held back, blocking until it is durable."""
+        if self.journal.held:
+            self.committer.flush(self.journal)
 
     def _alone(self) -> bool:
         return not self.branches and self.calls <= 1

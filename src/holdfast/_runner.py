@@ -31,6 +31,7 @@ from ._run import EDGE_S, OnAsk, Run, Scope, active, place
 from .budget import Budget
 from .codec.fingerprint import fingerprint
 from .errors import (
+    Continued,
     LeaseLost,
     Parked,
     RunCancelled,
@@ -119,6 +120,8 @@ def attend(engine: Engine, order: Order) -> Errand:
             taken = yield from _acquire(engine, order)
             heard = taken.heard if isinstance(taken, Run) else heard
             return (yield Play(taken)) if isinstance(taken, Run) else _result(engine, order, taken)
+        except Continued:
+            continue
         except RunWaiting as waiting:
             if not order.wait:
                 raise
@@ -216,11 +219,13 @@ def _acquire(engine: Engine, order: Order) -> Errand:
         except Stopped as stopped:
             engine.keeper.orphans.add(order.run_id)  # the claim may have gone in, and its reply be lost
             raise stopped.error from stopped
-        return Run(
+        run = Run(
             journal=journal, committer=engine.committer, clock=engine.clock, blocking=not order.agent.is_async,
             resources=engine.resources, lease_s=engine.lease_s, on_model_change=order.agent.on_model_change,
             on_ask=engine.on_ask,
         )  # fmt: skip
+        run.agent, run.holding = order.agent, order.agent.durability == "milestone"
+        return run
 
 
 def refuse_pruned(engine: Engine, run_id: str) -> None:
@@ -338,7 +343,8 @@ async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
         run.root = task
         _take_letters(engine, run)
         try:
-            outcome: Returned | Raised = Returned(await order.agent.fn(*order.args, **order.kwargs))
+            args, kwargs = _arguments(order, run)
+            outcome: Returned | Raised = Returned(await order.agent.fn(*args, **kwargs))
         except BaseException as error:  # noqa: BLE001 (conclude decides what every way to end means)
             outcome = Raised(error)
         run.root = None
@@ -358,10 +364,22 @@ def _play_blocking(engine: Engine, order: Order, run: Run) -> Any:
     with _Stage(engine, run) as scope:
         _take_letters(engine, run)
         try:
-            outcome: Returned | Raised = Returned(order.agent.fn(*order.args, **order.kwargs))
+            args, kwargs = _arguments(order, run)
+            outcome: Returned | Raised = Returned(order.agent.fn(*args, **kwargs))
         except BaseException as error:  # noqa: BLE001 (conclude decides what every way to end means)
             outcome = Raised(error)
         return drive_blocking(concluded(run, order.agent, outcome), run, scope)
+
+
+def _arguments(order: Order, run: Run) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the agent is called with: what was ordered, or what the run has continued with since."""
+    continued = run.journal.continued
+    if continued is None:
+        return order.args, order.kwargs
+    try:
+        return order.agent.orders.give_back(continued.args or b"{}")
+    except ValueError as error:
+        raise run.stop(UndecodableResult(run.id, "", f"the arguments of {order.agent.name}", str(error))) from error
 
 
 def _take_letters(engine: Engine, run: Run) -> None:

@@ -204,7 +204,8 @@ def _safe(call: Call, attempt: int) -> Life[Any]:
             value, result = codec.keep(result)
         except NotKept as error:
             raise (yield from _failed(call, body, error, attempt)) from None
-        yield Settle(_with_changes(call, _done(call, body, value, attempt)))
+        may_wait = run.holding and not body.at_once and not run.concluding
+        yield Settle(_with_changes(call, _done(call, body, value, attempt)), may_wait)
         reach("step.after_outcome")
         return result
 

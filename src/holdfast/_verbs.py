@@ -61,6 +61,11 @@ class Current:
         return self._run.journal.claims
 
     @property
+    def generation(self) -> int:
+        """0, and one more for each `hf.continue_as`, and for each time that changed code was accepted."""
+        return self._run.journal.generation
+
+    @property
     def replaying(self) -> bool:
         """Whether recorded results are still being given back."""
         return self._run.turnstile.replaying

@@ -237,6 +237,8 @@ def _posted(run_id: str, name: str, value: object) -> None:
     if head is None or head.status in ("done", "cancelled"):
         raise Undeliverable(run_id, name, "there is no such run" if head is None else f"it is {head.status}")
     body = {"name": name, "value": value, "by": f"run {run.id}", "key": run.key_of(where.call.step_id)}
+    where.at_once = True
+    run.flush()  # what the message relies on must not be lost once it is sent
     reach("send.before")
     run.committer.store.post(run_id, "message", json.dumps(body).encode(), run.clock.now_us())
     reach("send.after")

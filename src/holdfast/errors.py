@@ -516,6 +516,14 @@ class Parked(Unwinding):
     """Every branch waits for a person or a time: the run lets go of everything."""
 
 
+class Continued(Unwinding):
+    """The run begins anew with other arguments, `kept` as JSON; this life of its code has come to its end."""
+
+    def __init__(self, kept: str, fingerprint: str) -> None:
+        self.kept, self.fingerprint = kept, fingerprint
+        super().__init__(kept, fingerprint)
+
+
 class LeaseLost(Unwinding):
     """Another process owns the run now; nothing more can be committed here."""
 

@@ -159,6 +159,22 @@ async def waiting() -> str:
     return colour + await hf.receive("note", str)
 
 
+@hf.step
+async def collect(count: int) -> list[int]:
+    saved = hf.partial(list[int])
+    saved.save([*(saved.value or []), count])
+    return saved.value or []
+
+
+@hf.agent(name="rounds", durability="milestone")
+async def rounds(number: int) -> list[int]:
+    found = await collect(number)
+    hf.milestone("collected")
+    if number < 2:
+        hf.continue_as(number + 1)
+    return found
+
+
 def record_waits() -> None:
     for answered in (False, True):
         with suppress(hf.RunWaiting):
@@ -223,6 +239,7 @@ def record() -> None:
         app.repair("old-repaired", dry_run=False, by="ann", reason="a bad sector")
     with suppress(ValueError):
         play(STORE, undoing, run_id="old-undone")
+    play(STORE, rounds, 1, run_id="old-continued")
     record_waits()
     with suppress(BaseException):
         play(STORE, hoarding, run_id="old-pruned")
