@@ -177,6 +177,12 @@ class Holdfast:
 
         return _inspect.runs(self.engine, status=status, agent=agent, tags=tags or {}, idle=idle, limit=limit)
 
+    def ready(self, *, agent: str | None = None, limit: int = 100) -> list[Summary]:
+        """The runs that nobody executes and that can go on now: their time has come, somebody has answered or sent, or they are queued."""
+        from . import _inspect, _waking
+
+        return [_inspect.summary(self.engine, head) for head in _waking.ready(self.engine, agent=agent, limit=limit)]
+
     def show(self, run_id: str) -> RunView:
         """Where a run stands, who owns it, what it waits for, and the command to try next."""
         from . import _inspect

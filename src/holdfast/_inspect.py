@@ -140,7 +140,7 @@ def runs(
     before = None if idle is None else engine.clock.now_us() - int(seconds(idle, "idle") * 1e6)
     stored = tuple("running" if each == STOPPED else each for each in statuses)
     query = Query(statuses=stored, agent=agent, tags=tuple(tags.items()), idle_before_us=before, limit=limit)
-    found = (_summary(engine, head) for head in _pages(engine, query))
+    found = (summary(engine, head) for head in _pages(engine, query))
     living = STOPPED not in statuses or "running" in statuses
     return list(islice((run for run in found if living or run.status != "running" or not run.owner_lives), limit))
 
@@ -284,7 +284,8 @@ def _unknown(engine: Engine, run_id: str) -> UnknownRun:
     return UnknownRun(run_id, engine.store.url, near[0] if near else "")
 
 
-def _summary(engine: Engine, head: Head) -> Summary:
+def summary(engine: Engine, head: Head) -> Summary:
+    """A run as a list shows it."""
     return Summary(
         run_id=head.run_id, agent=head.agent, status=head.status, records=head.seq, owner=head.owner, owner_lives=_lives(engine, head),
         created_us=head.created_us, updated_us=head.updated_us, tags=_tags(head), usd=head.usd, note=head.note,
