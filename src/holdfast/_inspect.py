@@ -104,7 +104,10 @@ class CheckpointView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """Something that needs a person, with the commands that settle it; `call` is the agent's, `key` what an effect sent along."""
+    """Something that needs a person, with the commands that settle it; `call` is the agent's, `key` what an effect sent along.
+
+    `about` is the record that put a question: an answer that names it is not taken for one to a later question.
+    """
 
     kind: str
     run_id: str
@@ -115,6 +118,7 @@ class Item:
     key: str = ""
     call: str = ""
     tags: dict[str, str] = field(default_factory=dict)
+    about: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -479,7 +483,7 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
     asks = [
         Item(
             kind=asked.opened.topic, run_id=head.run_id, step_id=ask_id, since_us=asked.at_us, what=asked.opened.question,
-            commands=_answering(head.run_id, ask_id, asked), call=call, tags=tags,
+            commands=_answering(head.run_id, ask_id, asked), call=call, tags=tags, about=asked.seq,
         )
         for ask_id, asked in _asks(engine, journal)
     ]  # fmt: skip

@@ -228,6 +228,7 @@ def answer(
     question: Annotated[str, typer.Argument(metavar="ID", help="RUN/QUESTION, as `holdfast inbox` shows it.", show_default=False)],
     said: Annotated[str, typer.Argument(metavar="ANSWER", help="Yes, no, a text, a number or JSON.", show_default=False)],
     *,
+    about: Annotated[int, typer.Option("--about", metavar="N", min=0, help="The question's `about` in `inbox --json`: no other.")] = 0,
     reason: ReasonOption = "",
     by: ByOption = None,
     store: StoreOption = None,
@@ -240,7 +241,7 @@ def answer(
     """
     run, ask = read_question(question)
     with opened(store) as holdfast:
-        Screen(store, as_json).told(run, holdfast.answer(run, ask, typed=said, by=by, reason=reason))
+        Screen(store, as_json).told(run, holdfast.answer(run, ask, typed=said, by=by, reason=reason, about=about))
     return Exit.FINE
 
 
