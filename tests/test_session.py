@@ -95,12 +95,11 @@ def test_the_session_is_closed_while_it_waits_and_another_goes_on_with_its_cooki
     assert site.did == {"open": 3, "login": 1, "close": 3, "bill": 1, "forget": 1}
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
-    ("asking", "going_on"),
+    ("mode", "asking", "going_on"),
     [
-        ("ask.before", "claim.after"), ("ask.after", "wait.after_outcome"),
-        ("park.before", "run.before_done"), ("park.after", "run.after_done"),
+        ("async", "ask.before", "claim.after"), ("async", "ask.after", "wait.after_outcome"),
+        ("async", "park.before", "run.before_done"), ("def", "park.after", "run.after_done"), ("def", "ask.after", "run.before_done"),
     ],
 )
 def test_killed_before_and_after_the_answer_it_logs_in_once_and_cleans_up_once(
