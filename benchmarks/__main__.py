@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import holdfast as hf
-from benchmarks import measures, table
+from benchmarks import measures, parked, table
 from benchmarks.table import Line, count_line, ratio_line, time_line
 
 
@@ -33,9 +33,15 @@ class Size:
     relying: int = 20
     watched: int = 100
     killed_at: int = 500
+    few_parked: int = 1000
+    parked: int = 100_000
+    parked_rounds: int = 5
 
 
-TINY = Size(rounds=2, process_rounds=1, steps=5, first_steps=3, runs=3, steps_of_many=2, replayed=10, relying=2, watched=3, killed_at=5)
+TINY = Size(
+    rounds=2, process_rounds=1, steps=5, first_steps=3, runs=3, steps_of_many=2, replayed=10, relying=2, watched=3, killed_at=5,
+    few_parked=5, parked=20, parked_rounds=1,
+)  # fmt: skip
 
 
 class Rounds:
@@ -53,6 +59,7 @@ class Rounds:
                 self._round(app)
                 if number < self._size.process_rounds:
                     self._processes()
+        self._parked()
         _progress("")
 
     def _round(self, app: hf.Holdfast) -> None:
@@ -94,6 +101,16 @@ class Rounds:
         self._add("bare", measures.interpreter(self._folder, "pass"))
         self._add("import", measures.interpreter(self._folder, "import holdfast"))
 
+    def _parked(self) -> None:
+        """The same in a store of few and of many, by turns; how many runs rest must not matter."""
+        _progress(f"{self._size.parked} parked runs")
+        stores = {name: parked.build(self._folder, count) for name, count in (("few", self._size.few_parked), ("many", self._size.parked))}
+        for _ in range(self._size.parked_rounds):
+            for name, store in stores.items():
+                found = parked.waiting(store)
+                self._add(f"due among {name}", found.seconds)
+                self._add(f"held for {name}", found.held / 1e6)
+
     def _add(self, name: str, seconds: float) -> None:
         self.seconds[name].append(seconds)
 
@@ -102,6 +119,7 @@ def judged(seconds: dict[str, list[float]], size: Size) -> list[Line]:
     """The lines of the result, with the bars and aims of the project."""
     many = f"{size.runs} runs x {size.steps_of_many} steps together"
     imported = [both - bare for both, bare in zip(seconds["import"], seconds["bare"], strict=True)]
+    held = [many - few for many, few in zip(seconds["held for many"], seconds["held for few"], strict=True)]
     return [
         ratio_line("async step", seconds["async step"], seconds["floor of async step"], bar=1.7, aim=1.3),
         ratio_line("- the floor's own insert, made in place of its commit", seconds["in place"], seconds["floor of in place"]),
@@ -115,6 +133,9 @@ def judged(seconds: dict[str, list[float]], size: Size) -> list[Line]:
         time_line(f"replay of {size.replayed} steps", seconds["replay"], unit=" ms", bar=40),
         time_line(f"- more with {size.watched} watched files of 10 KB", seconds["watched"], unit=" ms", bar=50),
         time_line(f"restart after SIGKILL in step {size.killed_at} of {2 * size.killed_at}", seconds["restart"], unit=" s", bar=0.6),
+        time_line(f"a due timer found among {size.parked} parked runs", seconds["due among many"], unit=" ms", bar=5),
+        time_line(f"- among {size.few_parked}", seconds["due among few"], unit=" ms"),
+        count_line("- more memory of the process that waits for them, in MB", held, bar=1),
         time_line("import holdfast", imported, unit=" s", bar=0.25),
         time_line("- with the interpreter's start", seconds["import"], unit=" s"),
     ]

@@ -51,7 +51,7 @@ FULL: list[rec.Record] = [
     rec.AskOpened(step_id="budget", topic="budget", question="more?", about="usd 5.0 1", grants={"usd": 10.0}),
     rec.AskOpened(step_id="5", topic="ask", question="which?", wants={"kind": "text"}, who=["ann"], details={"a": [1]}),
     rec.AskAnswered(step_id="approve:4", yes=True, by="ann", reason="fine", timed_out=True),
-    rec.AskAnswered(step_id="5", yes=True, by="ann", value=b'"blue"'),
+    rec.AskAnswered(step_id="5", yes=True, by="ann", value=b'"blue"', letter=7),
     rec.AskClosed(step_id="5", reason="the run went on without an answer"),
     rec.WaitBegun(step_id="6", what="message:note", until_us=9, about="1:c"),
     rec.MessageTaken(step_id="6", name="note", by="ann", key="k-1", unfit="not a text"),

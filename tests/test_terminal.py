@@ -33,18 +33,18 @@ def blocking() -> str:
     colour = hfs.ask("colour?", str, details={"shop": 7})
     return f"{colour} {hfs.ask('sure?')}"
 
-print("=>", hf.run(waiting if sys.argv[1] == "async" else blocking, run_id="r", store=sys.argv[2]))
+print("=>", hf.run(waiting if sys.argv[1] == "async" else blocking, run_id="r", store=sys.argv[2], park_after=sys.argv[3]))
 """
 
 
 class Person:
     """A person at a terminal in which the program runs."""
 
-    def __init__(self, folder: Path, mode: str) -> None:
+    def __init__(self, folder: Path, mode: str, park_after: str = "0s") -> None:
         (folder / "app.py").write_text(PROGRAM)
         self.seen = ""
         self._ours, theirs = pty.openpty()
-        command = [*HEARS_CTRL_C, sys.executable, str(folder / "app.py"), mode, str(folder / "runs.db")]
+        command = [*HEARS_CTRL_C, sys.executable, str(folder / "app.py"), mode, str(folder / "runs.db"), park_after]
         self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
         os.close(theirs)
 
@@ -87,6 +87,21 @@ def test_the_questions_are_shown_and_answered_one_after_the_other(person: Person
     assert person.process.wait(20) == 0
 
 
+@pytest.mark.parametrize("mode", ["async", "def"])
+def test_a_run_that_stays_in_place_is_answered_at_the_terminal(tmp_path: Path, mode: str) -> None:
+    person = Person(tmp_path, mode, "60s")
+    try:
+        person.sees("text > ")
+        person.types("dark red\n")
+        person.sees("asks: sure?")
+        person.types("yes\n")
+        person.sees("=> dark red True")
+    finally:
+        person.close()
+    with Holdfast(tmp_path / "runs.db") as app:
+        assert (app.show("r").attempt, app.show("r").status) == (1, "done")
+
+
 def test_an_answer_from_elsewhere_is_noticed_while_the_question_stands(person: Person, tmp_path: Path) -> None:
     person.sees("text > ")
     with Holdfast(tmp_path / "runs.db") as app:
@@ -117,7 +132,7 @@ def test_at_the_end_of_the_input_the_run_waits_for_an_answer_from_elsewhere(pers
 
 def test_without_a_terminal_the_command_is_told(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(PROGRAM)
-    command = [sys.executable, str(tmp_path / "app.py"), "async", str(tmp_path / "runs.db")]
+    command = [sys.executable, str(tmp_path / "app.py"), "async", str(tmp_path / "runs.db"), "0s"]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         told = process.stderr.readline()

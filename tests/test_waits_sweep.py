@@ -34,6 +34,11 @@ POINTS = {
     4: ("claim.after", "wait.before", "wait.after", "wait.before_outcome", "wait.after_outcome", "run.before_done", "run.after_done"),
 }
 """Where each act is killed, at every occurrence."""
+STAYS = (
+    "claim.after", "step.after_outcome", "ask.before", "ask.after", "stay.begun", "answer.before", "answer.after", "send.before",
+    "send.after", "wait.before", "wait.after", "wait.before_outcome", "wait.after_outcome", "run.before_done", "run.after_done",
+)  # fmt: skip
+"""Where one is killed that waits in place for what somebody says meanwhile."""
 
 pytestmark = pytest.mark.sweep
 
@@ -117,7 +122,7 @@ def test_a_kill_at_every_failpoint_and_every_flush(server: Server, tmp_path: Pat
                 problems += wrong(folder)
     assert problems == []
     assert set(POINTS[dying]) <= set(kills)
-    assert set(WAITS) <= {name for names in POINTS.values() for name in names}
+    assert set(WAITS) <= {name for names in (*POINTS.values(), STAYS) for name in names}
     assert kills["sync"] >= 1
 
 
@@ -129,3 +134,27 @@ def test_the_sweep_finds_out_an_engine_that_takes_messages_beside_their_outcome(
         assert played(server, folder, variant, 4, failpoint=f"wait.after_outcome:{number}", broken="letters")
         problems += wrong(folder)
     assert any("the result is" in problem for problem in problems), problems
+
+
+def stayed(server: Server, folder: Path, variant: str, **death: object) -> bool:
+    """Play a run that stays in place, killed once and started again until it is done; whether it was killed at all."""
+    folder.mkdir()
+    codes = [server.run(folder, f"stay {variant}", **death)]
+    while codes[-1] == KILLED and len(codes) <= RESTARTS:
+        codes.append(server.run(folder, f"stay {variant}"))
+    assert codes[-1] == 0, (codes, (folder / "stderr").read_text()[-1500:])
+    return codes[0] == KILLED
+
+
+@pytest.mark.parametrize("variant", ["async", "def"])
+def test_a_kill_at_every_failpoint_of_a_run_that_stays_in_place(server: Server, tmp_path: Path, variant: str) -> None:
+    kills, problems = Counter[str](), list[str]()
+    for name in STAYS:
+        for number in range(1, MOST):
+            folder = tmp_path / f"{name}-{number}"
+            if not stayed(server, folder, variant, failpoint=f"{name}:{number}"):
+                break
+            kills[name] += 1
+            problems += wrong(folder)
+    assert problems == []
+    assert set(kills) == set(STAYS)

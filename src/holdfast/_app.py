@@ -55,6 +55,7 @@ class RunOptions(TypedDict, total=False):
     run_id: str | None
     tags: Mapping[str, str] | None
     budget: Budget | None
+    park_after: Duration | None
 
 
 class Holdfast:
@@ -68,13 +69,14 @@ class Holdfast:
         lease: Duration = LEASE_S,
         clock: Clock | None = None,
         on_ask: OnAsk | None = None,
+        park_after: Duration = 0,
     ) -> None:
         opened = store if isinstance(store, Store) else open_store(default_store() if store is None else store)
         clock, lease_s = clock or SystemClock(), seconds(lease, "lease")
         self.engine = Engine(
             store=opened, clock=clock, committer=Committer(opened, clock), keeper=Keeper(opened, clock, lease_s),
             observer=Observer(opened, clock, lease_s), resources=tuple(resources), lease_s=lease_s,
-            on_ask=_checked_on_ask(on_ask),
+            on_ask=_checked_on_ask(on_ask), park_after_s=seconds(park_after, "park_after"),
         )  # fmt: skip
 
     @property
@@ -168,6 +170,12 @@ class Holdfast:
         from . import _inspect
 
         return _inspect.runs(self.engine, status=status, agent=agent, tags=tags or {}, idle=idle, limit=limit)
+
+    def ready(self, *, agent: str | None = None, limit: int = 100) -> list[Summary]:
+        """The runs that nobody executes and that can go on now: their time has come, somebody has answered or sent, or they are queued."""
+        from . import _inspect, _waking
+
+        return [_inspect.summary(self.engine, head) for head in _waking.ready(self.engine, agent=agent, limit=limit)]
 
     def show(self, run_id: str) -> RunView:
         """Where a run stands, who owns it, what it waits for, and the command to try next."""
@@ -280,14 +288,18 @@ class Holdfast:
         typed: str | None = None,
         by: str | None = None,
         reason: str = "",
+        about: int = 0,
     ) -> str:
-        """Answer a question of a run with a value, with yes=True or False, or with what a person typed; the first answer is for good."""
+        """Answer a question of a run with a value, with yes=True or False, or with what a person typed; the first answer is for good.
+
+        With `about`, the `about` of what `inbox` gave: refused where the run asks something else by now.
+        """
         from . import _operate
 
         if sum((value is not ..., yes is not None, typed is not None)) != 1:
             raise Misuse("answer takes one of value, yes= and typed=; nothing was changed")
         given = _operate.Given(typed, typed=True) if typed is not None else _operate.Given(yes if yes is not None else value)
-        return _operate.answer(self.engine, run_id, ask_id, given=given, by=by or _operate.somebody(), reason=reason)
+        return _operate.answer(self.engine, run_id, ask_id, given=given, by=by or _operate.somebody(), reason=reason, about=about)
 
     def send(self, run_id: str, name: str, value: object = None, *, key: str = "", by: str | None = None) -> str:
         """Leave a message for a run; its code takes it with `hf.receive`, once, now or later. The same `key` again is the same message."""
@@ -364,11 +376,12 @@ def _order(agent: Any, args: tuple[Any, ...], *, wait: bool, options: RunOptions
     if not isinstance(agent, Agent):
         raise Misuse(_not_an_agent(agent))
     refuse_unknown(options, [*RunOptions.__annotations__], "hf.run", "Arguments of the agent are given by position", beside)
-    run_id, tags = options.get("run_id"), options.get("tags") or {}
+    run_id, tags, park_after = options.get("run_id"), options.get("tags") or {}, options.get("park_after")
     order = Order(
         agent=agent, args=args, wait=wait,
         tags={checked_text(str(name), "tag"): checked_text(str(value), "tag") for name, value in tags.items()},
         run_id=new_run_id(agent.name) if run_id is None else checked_run_id(run_id), budget=checked(options.get("budget"), "hf.run"),
+        park_after_s=None if park_after is None else seconds(park_after, "park_after"),
     )  # fmt: skip
     order.fingerprint()
     order.encoded()

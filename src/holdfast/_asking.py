@@ -53,6 +53,7 @@ def consult(
     question: str,
     about: str = "",
     timeout_s: float | None = None,
+    until_us: int = 0,
     grants: dict[str, float] | None = None,
     step_id: str = "",
     wants: rec.Json | None = None,
@@ -62,9 +63,9 @@ def consult(
     """The answer to a question, waited for as long as it takes, or until its time is over; about something else, it is asked anew.
 
     `grants` are limits that a yes sets; `step_id` is the step that waits, where several may wait for one answer; `wants` says what the
-    answer must look like, and `who` may give it.
+    answer must look like, and `who` may give it; `until_us` is an end that stands already.
     """
-    until_us = 0 if timeout_s is None else run.clock.now_us() + int(timeout_s * 1e6)
+    until_us = until_us or (0 if timeout_s is None else run.clock.now_us() + int(timeout_s * 1e6))
     opened = rec.AskOpened(
         step_id=ask_id, topic=topic, question=question, about=about, until_us=until_us, grants=grants or {}, wants=wants or {},
         who=list(who), details=details,

@@ -12,6 +12,7 @@ from . import _records as rec
 from ._commands import Commit, Hang, Invoke, Life, Pause, Settle, Turn, WaitForPerson
 from ._commit import Ticket
 from ._run import Run, Scope, Waiter, place
+from ._staying import LOOK_S
 from .errors import BranchLost, NotKept, Parked, Unwinding
 
 T = TypeVar("T")
@@ -273,12 +274,23 @@ def _person_blocking(run: Run, scope: Scope, command: WaitForPerson) -> None:
                 run.park_if_stuck()
             else:
                 run.unwind(Parked())  # it would stop the event loop, and with it all other branches
-            waiter.event.wait(_patience_s(run, command))
+            _stay_blocking(run, waiter, command)
         _raise_if_unwound(waiter)
         if scope.lost:
             raise BranchLost
     finally:
         _waited(run, scope, waiter)
+
+
+def _stay_blocking(run: Run, waiter: Waiter, command: WaitForPerson) -> None:
+    """Wait to be woken, or until the time; a run that stays in place is looked at now and then."""
+    patience_s = _patience_s(run, command)
+    while run.stay.length_s and (patience_s is None or patience_s > LOOK_S):
+        if waiter.event.wait(LOOK_S):
+            return
+        run.park_if_stuck()
+        patience_s = _patience_s(run, command)
+    waiter.event.wait(patience_s)
 
 
 def _patience_s(run: Run, command: WaitForPerson) -> float | None:
@@ -295,6 +307,7 @@ def _waiting(run: Run, scope: Scope, command: WaitForPerson) -> Waiter:
 def _waited(run: Run, scope: Scope, waiter: Waiter) -> None:
     scope.doubts -= 1
     run.waiters.remove(waiter)
+    run.stay.begin_anew()
 
 
 def _raise_if_unwound(waiter: Waiter) -> None:

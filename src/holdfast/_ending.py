@@ -220,7 +220,7 @@ def _waiting(run: Run) -> Life[RunWaiting]:
     asks = [(ask_id, question) for ask_id, question in asks if ask_id not in unwanted]
     if not (doubts or asks or begun) or any(run.has_mail_for(wait.what) for wait in begun.values()):
         yield _left(run, rec.RunReleased(reason="woken while it parked"))
-        return RunWaiting(run.id, "for nothing any more")
+        return RunWaiting(run.id, "for nothing any more", False)
     told = [_did_it_happen(step_id, history) for step_id, history in doubts]
     told += [question.opened.question for _, question in asks]
     told += [_wait_told(wait) for wait in begun.values()]
@@ -229,7 +229,7 @@ def _waiting(run: Run) -> Life[RunWaiting]:
     reach("park.before")
     yield _left(run, *closed, rec.RunWaiting(waits="; ".join(told), steps=steps, wake_us=run.wakes_us))
     reach("park.after")
-    return RunWaiting(run.id, "; ".join(told))
+    return RunWaiting(run.id, "; ".join(told), bool(doubts or asks))
 
 
 def _wait_told(wait: rec.WaitBegun) -> str:

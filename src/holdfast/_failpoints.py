@@ -35,6 +35,7 @@ WAITS = (
     "send.after",
     "park.before",
     "park.after",
+    "stay.begun",
 )
 """Places that only a run passes which waits, or sends to one that does."""
 

@@ -108,7 +108,10 @@ class CheckpointView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """Something that needs a person, with the commands that settle it; `call` is the agent's, `key` what an effect sent along."""
+    """Something that needs a person, with the commands that settle it; `call` is the agent's, `key` what an effect sent along.
+
+    `about` is the record that put a question: an answer that names it is not taken for one to a later question.
+    """
 
     kind: str
     run_id: str
@@ -119,6 +122,7 @@ class Item:
     key: str = ""
     call: str = ""
     tags: dict[str, str] = field(default_factory=dict)
+    about: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +150,7 @@ def runs(
     before = None if idle is None else engine.clock.now_us() - int(seconds(idle, "idle") * 1e6)
     stored = tuple("running" if each == STOPPED else each for each in statuses)
     query = Query(statuses=stored, agent=agent, tags=tuple(tags.items()), idle_before_us=before, limit=limit)
-    found = (_summary(engine, head) for head in _pages(engine, query))
+    found = (summary(engine, head) for head in _pages(engine, query))
     living = STOPPED not in statuses or "running" in statuses
     return list(islice((run for run in found if living or run.status != "running" or not run.owner_lives), limit))
 
@@ -309,7 +313,8 @@ def _unknown(engine: Engine, run_id: str) -> UnknownRun:
     return UnknownRun(run_id, engine.store.url, near[0] if near else "")
 
 
-def _summary(engine: Engine, head: Head) -> Summary:
+def summary(engine: Engine, head: Head) -> Summary:
+    """A run as a list shows it."""
     return Summary(
         run_id=head.run_id, agent=head.agent, status=head.status, records=head.seq, owner=head.owner, owner_lives=_lives(engine, head),
         created_us=head.created_us, updated_us=head.updated_us, tags=_tags(head), usd=head.usd, note=head.note,
@@ -503,7 +508,7 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
     asks = [
         Item(
             kind=asked.opened.topic, run_id=head.run_id, step_id=ask_id, since_us=asked.at_us, what=asked.opened.question,
-            commands=_answering(head.run_id, ask_id, asked), call=call, tags=tags,
+            commands=_answering(head.run_id, ask_id, asked), call=call, tags=tags, about=asked.seq,
         )
         for ask_id, asked in _asks(engine, journal)
     ]  # fmt: skip

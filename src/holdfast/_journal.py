@@ -178,9 +178,9 @@ class Journal:
     """The records of one run that this process knows, and the place where the next ones are sealed."""
 
     __slots__ = (
-        "_held_bytes", "_held_refs", "_unsettled", "asks", "behind", "broken", "claims", "continued", "gate", "generation", "groups", "head",
-        "held", "histories", "keeps", "ledger", "looks", "milestone", "models", "partials", "pending", "prints", "silences", "started", "states",
-        "superseded", "taken", "times", "undoing", "verdict", "waits",
+        "_held_bytes", "_held_refs", "_unsettled", "asks", "behind", "broken", "claims", "continued", "gate", "generation", "groups",
+        "head", "held", "histories", "keeps", "ledger", "looks", "milestone", "models", "partials", "pending", "prints", "silences",
+        "started", "states", "superseded", "taken", "times", "undoing", "verdict", "waits",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:

@@ -156,7 +156,7 @@ def deliver(run: Run, letter: Letter) -> None:
     """Act on a letter; the record of what was taken is written with what follows from it."""
     body = _read(letter)
     with run.lock:
-        if run.concluding:
+        if run.concluding or letter.letter_id in run.heard:
             return  # what is to be recorded of its end is decided; whoever takes the run next reads the letter
         run.heard.add(letter.letter_id)
         if letter.kind == "cancel" and body:
@@ -224,13 +224,13 @@ def _settle(run: Run, body: rec.Json, letter: Letter) -> None:
 
 def _answer(run: Run, body: rec.Json, letter: Letter) -> None:
     question = run.journal.asks.get(body["ask"])
-    if question is None or not question.is_open() or question.too_late(letter.at_us):
+    if question is None or not question.is_open() or question.too_late(letter.at_us) or body.get("about", question.seq) != question.seq:
         log.warning("run %s has no open question %s any more; the word of %s changes nothing", run.id, body["ask"], body["by"])
         run.stale.append(letter.letter_id)
         return
     value = body["value"].encode() if body.get("value") is not None else None
-    answer = rec.AskAnswered(step_id=body["ask"], yes=bool(body["yes"]), by=body["by"], reason=body.get("reason", ""), value=value)
-    _told(run, answer, letter)
+    said: rec.Json = {"yes": bool(body["yes"]), "by": body["by"], "reason": body.get("reason", "")}
+    _told(run, rec.AskAnswered(step_id=body["ask"], **said, value=value, letter=letter.letter_id), letter)
 
 
 def _message(run: Run, body: rec.Json, letter: Letter) -> None:

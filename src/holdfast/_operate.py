@@ -15,8 +15,9 @@ from ._door import acceptance
 from ._failpoints import reach
 from ._ids import checked_text
 from ._inspect import loaded
-from ._journal import Journal
+from ._journal import Journal, record_of
 from ._ledger import BUDGET
+from ._replay import Question
 from ._runner import Engine, Order, escaped, silent
 from .budget import Budget, shown
 from .errors import LeaseLost, Refusal, UnknownAgent, Unwinding
@@ -24,6 +25,9 @@ from .store import Head
 
 MAX_TRIES = 20
 """How often a verb is tried again when the run moves under it."""
+
+LOOKS, LOOK_S = 60, 0.05
+"""How often, and how often in a second, it is looked whether the owner of a run has taken a letter: it looks for letters twice a second."""
 
 
 EXECUTES = "the run executes now and takes this into account"
@@ -77,26 +81,22 @@ class Given(NamedTuple):
     typed: bool = False
 
 
-def answer(engine: Engine, run_id: str, ask_id: str, *, given: Given, by: str, reason: str) -> str:
-    """Answer a question; gives what happens next, in words."""
+def answer(engine: Engine, run_id: str, ask_id: str, *, given: Given, by: str, reason: str, about: int = 0) -> str:
+    """Answer a question, the one that record `about` put, where that is said; gives what happens next, in words."""
     by, reason = checked_text(by, "by"), checked_text(reason, "reason")
     said: dict[str, Any] = {}
 
     def still_open(journal: Journal, *, owned: bool) -> None:
         del owned
-        _refuse_final(journal.head)
-        question = journal.asks.get(ask_id)
-        if question is None:
-            raise Refusal(f"run {run_id!r} has no question {ask_id!r}; nothing was changed. `holdfast inbox` lists the open ones")
-        if question.answer is not None:
-            raise _second(run_id, ask_id, question.answer)
-        if question.closed:
-            raise Refusal(f"question {ask_id!r} of run {run_id!r} is closed, {question.closed}; nothing was changed")
+        question = _open_question(journal, ask_id)
+        if about and about != question.seq:
+            now = f"it asks something else by now: {question.opened.question}"
+            raise Refusal(f"question {ask_id!r} of run {run_id!r} is not the one that was seen, {now}; nothing was changed")
         if question.too_late(engine.clock.now_us()):
             raise Refusal(f"the time to answer {ask_id!r} of run {run_id!r} is over; nothing was changed")
         if question.opened.who and by not in question.opened.who:
             raise Refusal(f"{ask_id!r} of run {run_id!r} is for {', '.join(question.opened.who)} to answer, not {by}; nothing was changed")
-        said.update(_read(question.opened, given))
+        said.update(_read(question.opened, given), about=question.seq)
         _refuse_second(engine, run_id, ask_id)
 
     still_open(Journal.load(*loaded(engine, run_id)), owned=False)
@@ -104,9 +104,50 @@ def answer(engine: Engine, run_id: str, ask_id: str, *, given: Given, by: str, r
     record = rec.AskAnswered(step_id=ask_id, yes=said["yes"], by=by, reason=reason, value=value)
     letter = {"ask": ask_id, "by": by, "reason": reason, **said}
     reach("answer.before")
-    owned = _tell(engine, run_id, still_open, [record], kind="answer", letter=letter, why=f"answer by {by}")
+    posted = _tell(engine, run_id, still_open, [record], kind="answer", letter=letter, why=f"answer by {by}")
     reach("answer.after")
-    return EXECUTES if owned else f"the run is ready to go on: holdfast resume {run_id} --here APP.py"
+    return _heard(engine, run_id, ask_id, posted) if posted else f"the run is ready to go on: holdfast resume {run_id} --here APP.py"
+
+
+def _open_question(journal: Journal, ask_id: str) -> Question:
+    """The question, if it can be answered still."""
+    run_id, question = journal.head.run_id, journal.asks.get(ask_id)
+    _refuse_final(journal.head)
+    if question is None:
+        raise Refusal(f"run {run_id!r} has no question {ask_id!r}; nothing was changed. `holdfast inbox` lists the open ones")
+    if question.answer is not None:
+        raise _second(run_id, ask_id, question.answer)
+    if question.closed:
+        raise Refusal(f"question {ask_id!r} of run {run_id!r} is closed, {question.closed}; nothing was changed")
+    return question
+
+
+def _heard(engine: Engine, run_id: str, ask_id: str, letter_id: int) -> str:
+    """Wait until the owner has taken the answer, so that of two that come at once one is told; if it dies, it waits for the next."""
+    for _ in range(LOOKS):
+        head, _ = loaded(engine, run_id)
+        if head.owner == engine.keeper.owner:
+            engine.keeper.take_letters()
+        if letter_id not in [letter.letter_id for letter in engine.store.letters([run_id])]:
+            _refuse_unless_taken(engine, run_id, ask_id, letter_id)
+            return EXECUTES
+        if not _is_owned(engine, head):
+            break
+        engine.clock.sleep(LOOK_S)
+    _refuse_second(engine, run_id, ask_id, before=letter_id)
+    return "the answer is kept, and the run reads it when it goes on"
+
+
+def _refuse_unless_taken(engine: Engine, run_id: str, ask_id: str, letter_id: int) -> None:
+    """An answer that was taken away without being recorded came too late; another one was the first, or the run went on without any."""
+    head, rows = loaded(engine, run_id)
+    found = [record_of(row) for row in rows if row.kind == rec.AskAnswered.kind and row.step_id == ask_id]
+    answers = [record for record in found if isinstance(record, rec.AskAnswered)]
+    if not any(record.letter == letter_id for record in answers):
+        if answers:
+            raise _second(run_id, ask_id, answers[-1])
+        _open_question(Journal.load(head, rows), ask_id)
+        raise Refusal(f"question {ask_id!r} of run {run_id!r} had been put anew meanwhile; nothing was changed")
 
 
 def _read(asked: rec.AskOpened, given: Given) -> dict[str, Any]:
@@ -122,11 +163,11 @@ def _second(run_id: str, ask_id: str, first: rec.AskAnswered) -> Refusal:
     return Refusal(f"question {ask_id!r} of run {run_id!r} was answered by {first.by}: {first.said()}; nothing was changed")
 
 
-def _refuse_second(engine: Engine, run_id: str, ask_id: str) -> None:
-    """An answer that is under way to the run's owner, or waits for the next one, is the first."""
+def _refuse_second(engine: Engine, run_id: str, ask_id: str, before: int = 0) -> None:
+    """An answer that is under way to the run's owner, or waits for the next one, is the first; with `before`, if it came before that."""
     for letter in engine.store.letters([run_id]):
         body = json.loads(letter.body) if letter.kind == "answer" else {}
-        if body.get("ask") == ask_id:
+        if body.get("ask") == ask_id and (not before or letter.letter_id < before):
             value = None if body.get("value") is None else body["value"].encode()
             raise _second(run_id, ask_id, rec.AskAnswered(step_id=ask_id, yes=body["yes"], by=body["by"], value=value))
 
@@ -259,20 +300,19 @@ def order_for(engine: Engine, run_id: str, agents: Sequence[Agent[..., Any]], *,
     return Order(agent=found[0], run_id=run_id, args=args, kwargs=kwargs, wait=wait, recorded_arguments=True)
 
 
-def _tell(engine: Engine, run_id: str, allowed: Any, records: list[rec.Record], *, kind: str, letter: dict[str, Any], why: str) -> bool:
-    """Write the records as the run's own if nobody owns it, otherwise post a letter to its owner; True where it was a letter."""
+def _tell(engine: Engine, run_id: str, allowed: Any, records: list[rec.Record], *, kind: str, letter: dict[str, Any], why: str) -> int:
+    """Write the records as the run's own if nobody owns it, otherwise post a letter to its owner; gives its number, or 0 for none."""
     for _ in range(MAX_TRIES):
         journal = Journal.load(*loaded(engine, run_id))
         owned = _is_owned(engine, journal.head)
         allowed(journal, owned=owned)
         if owned:
-            engine.store.post(run_id, kind, json.dumps(letter).encode(), engine.clock.now_us())
-            return True
+            return engine.store.post(run_id, kind, json.dumps(letter).encode(), engine.clock.now_us())
         taken = [] if journal.head.status == "cancelled" else [_resumed(engine, journal, why)]  # what is closed is not opened again
         if kind == "cancel" and "undo" in letter:
             taken = [one.but(cleared=[]) for one in taken]  # the path to undo is the one that was taken, failures included
         if _claimed(engine, journal, [*taken, *records]):
-            return False
+            return 0
     raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
 
 

@@ -331,13 +331,14 @@ class AskOpened(Record):
 
 @fact(kw_only=True)
 class AskAnswered(Record):
-    """The answer to a question, yes or no, or `value`; `timed_out` where nobody gave one in time."""
+    """The answer to a question, yes or no, or `value`; `timed_out` where nobody gave one in time, `letter` where it came in one."""
 
     kind = "ask.answered"
     yes: bool
     by: str
     reason: str = ""
     timed_out: bool = False
+    letter: int = 0
 
     def said(self) -> str:
         """The answer in a word, or as JSON."""

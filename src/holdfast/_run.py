@@ -26,6 +26,7 @@ from ._mail import Mail
 from ._models import OnModelChange
 from ._replay import CANCEL, CLEANUP, QUESTION, UNDO
 from ._riders import Riders
+from ._staying import LOOK_S, Stay
 from ._turnstile import Turnstile
 from .errors import Cancelled, HoldfastError, Parked, Stopped, Unwinding
 
@@ -272,6 +273,7 @@ class Run:
         lease_s: float = 0.0,
         on_model_change: OnModelChange = "warn",
         on_ask: OnAsk | None = None,
+        stay: Stay | None = None,
     ) -> None:
         assert journal.started is not None
         self.journal, self.committer, self.clock = journal, committer, clock
@@ -286,6 +288,7 @@ class Run:
         self.riders = Riders()
         self.mail = Mail(set(journal.taken))
         self.on_ask = on_ask
+        self.stay = stay or Stay(clock)
         self.awaits: set[str] | None = None
         self.keys: dict[str, tuple[str, str, str]] = {}
         self.cleanups: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object]]] = []
@@ -426,11 +429,27 @@ class Run:
             asyncio.get_running_loop().call_later(PARK_CHECK_S, self.park_if_stuck)
 
     def park_if_stuck(self) -> None:
-        """Unwind the code when nothing is left to do but to wait."""
+        """Unwind the code when nothing is left to do but to wait, and it has stayed in place as long as it may."""
         if self.ended is None and self.stuck():
+            if not self.stay.over() and not (self.blocking and self._is_due()):
+                self._look_again()
+                return
             self.awaits = {name for waiter in self.waiters for name in (waiter.step_id, waiter.place)}
             self.wakes_us = self.wake_us()
             self.unwind(Parked())
+
+    def _look_again(self) -> None:
+        """Threads that wait look by themselves."""
+        if not self.blocking and not self.stay.looking:
+            self.stay.looking = True
+            asyncio.get_running_loop().call_later(LOOK_S, self._looked_again)
+
+    def _looked_again(self) -> None:
+        self.stay.looking = False
+        self.park_if_stuck()
+
+    def _is_due(self) -> bool:
+        return any(block.due() for scope in self.scopes for block in scope.blocks)
 
     def stuck(self) -> bool:
         """Whether every line of execution that is known waits for a person, no step runs, and no time-out is about to fire."""
@@ -438,7 +457,7 @@ class Run:
             return False
         if any(waiter.event.is_set() for waiter in self.waiters):
             return False  # one was woken, and has yet to go on
-        if not self.blocking and any(block.due() for scope in self.scopes for block in scope.blocks):
+        if not self.blocking and self._is_due():
             return False  # among threads nothing fires by itself: the step that waits is begun anew, and finds its time over
         joining = {id(group.scope) for group in self.groups if group.begun > group.ended}
         return all(scope.lives == scope.doubts and (scope.doubts > 0 or id(scope) in joining) for scope in self.scopes)

@@ -28,6 +28,7 @@ from ._lease import Keeper, Observer, deliver
 from ._ledger import recorded
 from ._replay import UNDO
 from ._run import EDGE_S, OnAsk, Run, Scope, active, place
+from ._staying import Stay
 from .budget import Budget
 from .codec.fingerprint import fingerprint
 from .errors import (
@@ -63,6 +64,7 @@ class Engine:
     resources: Sequence[object]
     lease_s: float
     on_ask: OnAsk | None = None
+    park_after_s: float = 0.0
 
 
 class Voice(Protocol):
@@ -88,6 +90,7 @@ class Order:
     wait: bool = True
     recorded_arguments: bool = False
     voice: Voice | None = None
+    park_after_s: float | None = None
 
     def fingerprint(self) -> str:
         return fingerprint(self.agent.arguments.bind(self.args, self.kwargs))
@@ -222,7 +225,7 @@ def _acquire(engine: Engine, order: Order) -> Errand:
         run = Run(
             journal=journal, committer=engine.committer, clock=engine.clock, blocking=not order.agent.is_async,
             resources=engine.resources, lease_s=engine.lease_s, on_model_change=order.agent.on_model_change,
-            on_ask=engine.on_ask,
+            on_ask=engine.on_ask, stay=_stay(engine, order),
         )  # fmt: skip
         run.agent, run.holding = order.agent, order.agent.durability == "milestone"
         return run
@@ -233,6 +236,25 @@ def refuse_pruned(engine: Engine, run_id: str) -> None:
     grave = engine.store.tombstone(run_id) if isinstance(engine.store, Prunable) else None
     if grave is not None:
         raise RunPruned(run_id, grave.status, f"{to_datetime(grave.pruned_us):%Y-%m-%d %H:%M:%S} UTC", grave.by, grave.why)
+
+
+def _stay(engine: Engine, order: Order) -> Stay:
+    """How long the run may wait in place; where nobody waits for it, only as long as was said for this very run."""
+    length_s = order.park_after_s if order.park_after_s is not None else engine.park_after_s * order.wait
+
+    def begun() -> None:
+        if order.wait and not (order.voice is not None and order.voice.put(order.run_id)) and _asks(engine, order.run_id):
+            told = f"run {order.run_id!r} waits, and its code stays open meanwhile"
+            sys.stderr.write(f"holdfast: {told}; `holdfast inbox` shows the commands that answer\n")
+
+    return Stay(engine.clock, length_s, begun=begun, look=order.voice.look if order.voice is not None else lambda: None)
+
+
+def _asks(engine: Engine, run_id: str) -> bool:
+    """Whether the run needs a person."""
+    found = engine.store.load(run_id)
+    journal = None if found is None else Journal.load(*found)
+    return journal is not None and bool(journal.open_asks() or journal.open_doubts(ended=True))
 
 
 def _claimed(engine: Engine, claim: Claim) -> Errand:

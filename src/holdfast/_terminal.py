@@ -42,7 +42,7 @@ class Terminal:
     def __init__(self, engine: Engine, typed_at: int) -> None:
         self._engine, self._typed_at = engine, typed_at
         self._typed = b""
-        self._put: tuple[str, str] | None = None
+        self._put: tuple[str, str, int] | None = None
         self._over = False
 
     def put(self, run_id: str) -> bool:
@@ -52,7 +52,7 @@ class Terminal:
         if asked is None:
             return False
         ask_id, question = asked
-        self._put = (run_id, ask_id)
+        self._put = (run_id, ask_id, question.seq)
         self._show(run_id, ask_id, question)
         return True
 
@@ -85,16 +85,16 @@ class Terminal:
         sys.stderr.write(f"  here, or elsewhere with `holdfast answer {run_id}/{ask_id} ANSWER`\n  {_plain(shown(opened.wants))} > ")
         sys.stderr.flush()
 
-    def _answer(self, run_id: str, ask_id: str, typed: str) -> None:
+    def _answer(self, run_id: str, ask_id: str, about: int, typed: str) -> None:
         from ._operate import Given, answer, somebody
 
         try:
-            answer(self._engine, run_id, ask_id, given=Given(typed, typed=True), by=somebody(), reason="")
+            answer(self._engine, run_id, ask_id, given=Given(typed, typed=True), by=somebody(), reason="", about=about)
         except HoldfastError as error:
             sys.stderr.write(f"  {_plain(str(error))}\n  > ")
             sys.stderr.flush()
 
-    def _end(self, run_id: str, ask_id: str) -> None:
+    def _end(self, run_id: str, ask_id: str, _about: int) -> None:
         self._over, self._put = True, None
         sys.stderr.write(f"\nholdfast: the run goes on by itself once somebody says: holdfast answer {run_id}/{ask_id} ANSWER\n")
 

@@ -143,11 +143,11 @@ def _refuse_default(kind: Any, asked: Asking) -> None:
 
 def _answered(call: Call, asked: Asking) -> Life[Came]:
     """The answer to a question; one that does not fit, which only the code can see, has it put anew."""
-    question, problem, turn = call.args[0], "", _turn(call)
+    question, problem, turn, until_us = call.args[0], "", _turn(call), 0
     while True:
         answer = yield from consult(
             call.run, call.step_id, topic=QUESTION, question=f"{question}{problem}", about=f"{call.fingerprint}/{turn}",
-            timeout_s=asked.timeout_s, step_id=call.step_id, wants=asked.wants, who=asked.who, details=call.args[2],
+            timeout_s=asked.timeout_s, until_us=until_us, step_id=call.step_id, wants=asked.wants, who=asked.who, details=call.args[2],
         )  # fmt: skip
         if answer.timed_out:
             return _without(asked, f"nobody answered {question!r} in time")
@@ -155,6 +155,7 @@ def _answered(call: Call, asked: Asking) -> Life[Came]:
         if not unfit:
             return Came(call.spec.codec().give_back(answer.value or b"null"))
         problem, turn = f" (the answer of {answer.by} does not fit: {_line(unfit)})", turn + 1
+        until_us = call.run.journal.asks[call.step_id].opened.until_us  # an answer that is no use does not begin the time anew
 
 
 def _turn(call: Call) -> int:

@@ -310,16 +310,21 @@ class RunFailed(RunError):
 class RunWaiting(RunError):
     """The run waits for a person or a time, and holds nothing meanwhile."""
 
-    def __init__(self, run_id: str, waits: str) -> None:
-        self.run_id, self.waits = run_id, waits
-        super().__init__(run_id, waits)
+    def __init__(self, run_id: str, waits: str, asks: bool = True) -> None:  # noqa: FBT001, FBT002 (pickled by position)
+        self.run_id, self.waits, self.asks = run_id, waits, asks
+        super().__init__(run_id, waits, asks)
 
     def __str__(self) -> str:
-        return f"run {self.run_id!r} waits: {self.waits} `holdfast inbox` shows the commands that answer; run it again afterwards"
+        return f"{self._told()}; run it again afterwards"
 
     def while_it_waits(self) -> str:
         """The same for a process that goes on waiting."""
-        return f"run {self.run_id!r} waits: {self.waits} `holdfast inbox` shows the commands that answer; it goes on by itself then"
+        return f"{self._told()}; it goes on by itself then"
+
+    def _told(self) -> str:
+        """Where no person is asked, nobody is sent to the inbox."""
+        told = f"run {self.run_id!r} waits: {self.waits}"
+        return f"{told} `holdfast inbox` shows the commands that answer" if self.asks else told
 
 
 class RunCancelled(RunError):

@@ -166,6 +166,10 @@ class Query(NamedTuple):
 
     With `after` they come in the order of their ids instead, from the first behind it on: who walks all of them that way meets each
     one once, however they move meanwhile.
+
+    Two questions are for those who wake runs, and a store answers them in the time that the answer is long, however many runs rest in it.
+    With `due_by_us`: those that nobody owns and whose time to wake is not later, the earliest first. With `addressed`: those that nobody
+    owns and to which there are letters that no append has taken, in the order of their ids, behind `after`. Ask one of them at a time.
     """
 
     statuses: Sequence[str] = ()
@@ -175,6 +179,8 @@ class Query(NamedTuple):
     limit: int = 100
     offset: int = 0
     after: str | None = None
+    due_by_us: int | None = None
+    addressed: bool = False
 
 
 @runtime_checkable

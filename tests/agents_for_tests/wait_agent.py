@@ -8,15 +8,21 @@ Exit status: 0 done; 75 it waits; anything else is a defect.
 from __future__ import annotations
 
 import json
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import holdfast as hf
 import holdfast.sync as hfs
 from agents_for_tests import sweep_agent
-from holdfast import _drive
+from holdfast import _drive, _lease
+from holdfast._journal import Journal
 from holdfast.errors import Refusal
 
 RUN_ID = sweep_agent.RUN_ID
+TRIES = 500
 
 
 @hf.step
@@ -57,14 +63,58 @@ def run_once(variant: str, store: str = "") -> int:
                     app.send(RUN_ID, "note", value, key=f"k-{value}" if keyed else "", by="test")
             case "peer":
                 app.run(peer, run_id="peer")
+            case "stay":
+                return _stayed(app, waiting if keyed == "async" else waiting_def, store)
             case _:
                 return _played(app, waiting if act == "async" else waiting_def)
     return 0
 
 
-def _played(app: hf.Holdfast, agent: Any) -> int:
+def _stayed(app: hf.Holdfast, agent: Any, store: str) -> int:
+    """Wait in place for somebody else, who answers and sends meanwhile; letters are looked for often, so that this takes no time."""
+    _lease.LETTERS_S, _lease.TICK_S = 0.02, 0.01
+    somebody = threading.Thread(target=_speak, args=(store,))
+    somebody.start()
     try:
-        result = app.run(agent, run_id=RUN_ID, wait=False)
+        return _played(app, agent, park_after="60s")
+    finally:
+        somebody.join()
+
+
+def _speak(store: str) -> None:
+    """Answer what is asked and send what is received, once each, whatever an earlier life has come to."""
+    with hf.Holdfast(store) as other:
+        _insist(lambda: other.answer(RUN_ID, "2", "red", by="test"))
+        for value in ("1", "2", "3"):
+            if value not in _sent(other):
+                _insist(partial(other.send, RUN_ID, "note", value, key=f"k-{value}", by="test"))
+
+
+def _insist(say: Callable[[], object]) -> None:
+    for _ in range(TRIES):
+        try:
+            say()
+        except hf.UnknownRun:
+            time.sleep(0.01)
+        except Refusal as refusal:
+            if "has no question" not in str(refusal):
+                return  # it was said in an earlier life
+            time.sleep(0.01)
+        else:
+            return
+    raise AssertionError("nobody listens")
+
+
+def _sent(app: hf.Holdfast) -> list[str]:
+    """The messages that are under way or have been taken."""
+    found = app.store.load(RUN_ID)
+    taken = [key.removeprefix("k-") for key in Journal.load(*found).taken] if found else []
+    return [*taken, *(json.loads(letter.body)["value"] for letter in app.store.letters([RUN_ID]) if letter.kind == "message")]
+
+
+def _played(app: hf.Holdfast, agent: Any, park_after: str = "0s") -> int:
+    try:
+        result = app.run(agent, run_id=RUN_ID, wait=False, park_after=park_after)
     except hf.RunWaiting:
         return sweep_agent.NEEDS_A_PERSON
     (sweep_agent.folder / "result.json").write_text(json.dumps(result))

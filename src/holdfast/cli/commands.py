@@ -77,15 +77,24 @@ def runs(
     agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only runs of this agent.")] = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="Only runs with this tag; may be repeated.")] = None,
     idle: Annotated[str | None, typer.Option("--idle", metavar="DURATION", help="Only runs unchanged for so long: 10m, 2h, 3d.")] = None,
+    due: Annotated[bool, typer.Option("--due", help="Only runs that can go on now: their time has come, or they have an answer.")] = False,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=MOST_RUNS, help="At most so many.")] = 100,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> Exit:
-    """List runs, the one that changed last first."""
+    """List runs, the one that changed last first.
+
+    With --due: those that wait for nothing any more and that nobody executes, first those whose time came first.
+    """
+    if due and (status or tag or idle is not None):
+        raise UsageError("--due goes with --agent and --limit only")
     statuses, tags, idle_s = read_statuses(status or ()), read_tags(tag or ()), read_duration(idle, "--idle")
     screen = Screen(store, as_json)
     with opened(store) as holdfast:
-        found = holdfast.runs(status=statuses, agent=agent, tags=tags, idle=idle_s, limit=limit)
+        if due:
+            found = holdfast.ready(agent=agent, limit=limit)
+        else:
+            found = holdfast.runs(status=statuses, agent=agent, tags=tags, idle=idle_s, limit=limit)
         screen.say(views.runs_page(found, limit=limit, setting=screen.setting()), store=holdfast.store.url, runs=found)
     return Exit.FINE
 
@@ -228,6 +237,7 @@ def answer(
     question: Annotated[str, typer.Argument(metavar="ID", help="RUN/QUESTION, as `holdfast inbox` shows it.", show_default=False)],
     said: Annotated[str, typer.Argument(metavar="ANSWER", help="Yes, no, a text, a number or JSON.", show_default=False)],
     *,
+    about: Annotated[int, typer.Option("--about", metavar="N", min=0, help="The question's `about` in `inbox --json`: no other.")] = 0,
     reason: ReasonOption = "",
     by: ByOption = None,
     store: StoreOption = None,
@@ -240,7 +250,7 @@ def answer(
     """
     run, ask = read_question(question)
     with opened(store) as holdfast:
-        Screen(store, as_json).told(run, holdfast.answer(run, ask, typed=said, by=by, reason=reason))
+        Screen(store, as_json).told(run, holdfast.answer(run, ask, typed=said, by=by, reason=reason, about=about))
     return Exit.FINE
 
 

@@ -28,8 +28,8 @@ BUSY_LIMIT_MS = 10_000
 
 META_SEAL = "seal"
 
-PRUNED = Path(__file__).with_name("sqlite_pruned.sql").read_text(encoding="utf-8")
-"""The table of what stays of removed runs; a store from before there was one gets it when it is opened."""
+ADDED = Path(__file__).with_name("sqlite_added.sql").read_text(encoding="utf-8")
+"""What the first stores of this format were built without; whoever opens one adds it."""
 
 MAGIC = b"SQLite format 3\0"
 HEADER_BYTES = 100
@@ -130,7 +130,7 @@ def build(connection: apsw.Connection) -> None:
     connection.execute("BEGIN")
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(Path(__file__).with_name("sqlite.sql").read_text(encoding="utf-8"))
-    connection.execute(PRUNED)
+    connection.execute(ADDED)
     connection.executemany("INSERT INTO meta VALUES (?, ?)", [*about.items(), (META_SEAL, meta_seal(about))])
     connection.execute("COMMIT")
 

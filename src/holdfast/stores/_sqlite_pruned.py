@@ -15,7 +15,7 @@ import apsw
 from holdfast.store import Head, Removal, Room, Row, Tombstone
 from holdfast.stores._sqlite_aside import EXIST, found_head
 from holdfast.stores._sqlite_blobs import forget as forget_refs
-from holdfast.stores._sqlite_file import BUSY_LIMIT_MS, PRUNED, connect, from_sqlite
+from holdfast.stores._sqlite_file import BUSY_LIMIT_MS, connect, from_sqlite
 
 PLACES = """
     WITH RECURSIVE back (place) AS (
@@ -24,7 +24,6 @@ PLACES = """
         SELECT before FROM journal JOIN back USING (place) WHERE run_id = ?1 AND before < place
     ) SELECT seq, place FROM back CROSS JOIN journal USING (place) WHERE run_id = ?1
 """
-THERE = "SELECT 1 FROM sqlite_schema WHERE name = 'pruned'"
 DROP_ROW = "DELETE FROM journal WHERE place = ?"
 DROP_HEAD = "DELETE FROM runs WHERE run_id = ?"
 DROP_LETTERS = "DELETE FROM letters WHERE run_id = ?"
@@ -33,16 +32,6 @@ BURY = "INSERT OR REPLACE INTO pruned VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 GRAVE = "SELECT * FROM pruned WHERE run_id = ?"
 FORGET = "DELETE FROM pruned WHERE pruned_us < ?"
 REWRITE = "UPDATE journal SET body = ?, value = ?, args = ?, digest = ? WHERE place = ?"
-
-
-def provided(cursor: apsw.Cursor) -> bool:
-    """Whether the table of tombstones is there; a store from before there were any has none."""
-    return cursor.execute(THERE).get is not None
-
-
-def provide(cursor: apsw.Cursor) -> None:
-    """Put the table of tombstones into a store that has none."""
-    cursor.execute(PRUNED)
 
 
 def removed(cursor: apsw.Cursor, removal: Removal) -> bool:

@@ -40,9 +40,9 @@ from holdfast.stores._live_files import LiveFiles
 from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._sqlite_aside import found_head, found_rows, move, moved
 from holdfast.stores._sqlite_check import findings, pages, sealed, unsealed
-from holdfast.stores._sqlite_file import BUSY_LIMIT_MS, os_errors, prepare
+from holdfast.stores._sqlite_file import ADDED, BUSY_LIMIT_MS, os_errors, prepare
 from holdfast.stores._sqlite_line import Line
-from holdfast.stores._sqlite_pruned import buried, compacted, forgotten, measured, provide, provided, removed, rewritten
+from holdfast.stores._sqlite_pruned import buried, compacted, forgotten, measured, removed, rewritten
 
 FIELDS = ", ".join(Head._fields)
 CREATE = (
@@ -50,10 +50,10 @@ CREATE = (
     "WHERE NOT EXISTS (SELECT 1 FROM pruned WHERE run_id = ?1) ON CONFLICT DO NOTHING"
 )
 ADVANCE = (
-    "UPDATE runs SET agent = ?, seq = ?, digest = ?, wake_us = ?, created_us = ?, updated_us = ?, tags = ?, usd = ?, note = ?, "
-    "last = last_insert_rowid() WHERE run_id = ? AND epoch = ? AND status = ? AND owner IS ?"
+    "UPDATE runs SET agent = ?, seq = ?, digest = ?, created_us = ?, updated_us = ?, tags = ?, usd = ?, note = ?, "
+    "last = last_insert_rowid() WHERE run_id = ? AND epoch = ? AND status = ? AND owner IS ? AND wake_us IS ?"
 )
-"""Names no column that `runs_owned` holds: naming it would rewrite the index even where the value stays."""
+"""Names no column that `runs_owned` or `runs_due` hold: naming it would open the index, and rewrite it even where the value stays."""
 REPLACE = (
     "UPDATE runs SET agent = ?, status = ?, owner = ?, epoch = ?, seq = ?, digest = ?, wake_us = ?, created_us = ?, updated_us = ?, "
     "tags = ?, usd = ?, note = ?, last = last_insert_rowid() WHERE run_id = ?"
@@ -63,6 +63,7 @@ ADD_FIRST = (
 )
 """The fence: nothing is added where the head stands elsewhere."""
 ADD_NEXT = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, last_insert_rowid())"
+COMPLETE = "SELECT 1 FROM sqlite_schema WHERE name = 'runs_due' AND EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'pruned')"
 TAKE = "DELETE FROM letters WHERE letter_id = ? AND run_id = ?"
 
 HEAD = f"SELECT {FIELDS} FROM runs WHERE run_id = ?"
@@ -79,6 +80,12 @@ LETTERS = "SELECT letter_id, run_id, at_us, kind, body FROM letters WHERE run_id
 RESTING = f"SELECT {FIELDS} FROM runs INDEXED BY runs_resting WHERE owner IS NULL AND status = ?"
 OWNED = f"SELECT {FIELDS} FROM runs INDEXED BY runs_owned WHERE owner IS NOT NULL"
 BEHIND = f"SELECT {FIELDS} FROM runs WHERE run_id > ?"
+DUE = f"SELECT {FIELDS} FROM runs INDEXED BY runs_due WHERE owner IS NULL AND wake_us <= ?"
+ADDRESSED = (
+    f"SELECT {FIELDS} FROM (SELECT DISTINCT run_id FROM letters INDEXED BY letters_run WHERE run_id > ?) "
+    "CROSS JOIN runs USING (run_id) WHERE owner IS NULL"
+)
+"""From the letters to the heads, never the other way: letters that nobody took are few."""
 TAGGED = "EXISTS (SELECT 1 FROM json_each(tags) WHERE key = ? AND value = ?)"
 STATUSES = """
     WITH RECURSIVE found (status) AS (
@@ -110,10 +117,10 @@ class SqliteStore:
         self._live = LiveFiles(self.path.with_name(f"{self.path.name}.live"), self._rests)
         self._blobs = BlobFiles(self.path.with_name(f"{self.path.name}.blobs"))
         with self._reader.transaction() as cursor:  # whatever is wrong with the file is said now, not at the first append
-            whole = provided(cursor)
-        if not whole:
+            complete = cursor.execute(COMPLETE).get
+        if not complete:
             with self._writer.transaction() as cursor:
-                provide(cursor)
+                cursor.execute(ADDED)
         self._live.sweep()
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
@@ -146,6 +153,8 @@ class SqliteStore:
 
     def heads(self, query: Query) -> list[Head]:
         with self._reader.transaction() as cursor:
+            if query.due_by_us is not None or query.addressed:
+                return _to_wake(cursor, query)
             if query.after is not None:
                 return _behind(cursor, query, query.after)
             found = _owned(cursor, query)
@@ -318,7 +327,7 @@ def _append(cursor: apsw.Cursor, one: Append, files: BlobFiles) -> Stale | None:
         return Stale(_head(cursor, run_id))
     for row in rows[1:]:
         cursor.execute(ADD_NEXT, (run_id, *row))
-    cursor.execute(ADVANCE, (head.agent, *head[5:], run_id, head.epoch, head.status, head.owner))
+    cursor.execute(ADVANCE, (head.agent, *head[5:7], *head[8:], run_id, head.epoch, head.status, head.owner, head.wake_us))
     if cursor.connection.changes() == 0:
         cursor.execute(REPLACE, (*head[1:], run_id))
     for letter_id in takes:
@@ -371,6 +380,16 @@ def _behind(cursor: apsw.Cursor, query: Query, after: str) -> list[Head]:
         sql += f" AND status IN ({', '.join('?' * len(query.statuses))})"
     sql += " ORDER BY run_id LIMIT ? OFFSET ?"
     return [Head._make(row) for row in cursor.execute(sql, (after, *values, *query.statuses, query.limit, query.offset))]
+
+
+def _to_wake(cursor: apsw.Cursor, query: Query) -> list[Head]:
+    due = query.due_by_us is not None
+    sql, values = _narrowed(DUE if due else ADDRESSED, query)
+    if query.statuses:
+        sql += f" AND status IN ({', '.join('?' * len(query.statuses))})"
+    sql += f" ORDER BY {'wake_us, run_id' if due else 'run_id'} LIMIT ? OFFSET ?"
+    first = query.due_by_us if due else query.after or ""
+    return [Head._make(row) for row in cursor.execute(sql, (first, *values, *query.statuses, query.limit, query.offset))]
 
 
 def _narrowed(sql: str, query: Query) -> tuple[str, list[str | int]]:

@@ -298,6 +298,37 @@ class StoreConformance(ShelfConformance):
             keep(store, head(run_id, 1)._replace(tags=json.dumps(tags, ensure_ascii=False)))
         assert listed(store, Query(tags=[("a", "1"), ("b", "2")])) == ["both"]
 
+    # who is to be woken
+
+    def test_those_that_are_due_are_listed_the_earliest_first(self, store: Store) -> None:
+        for run_id, wake_us, owner in [("late", 30, None), ("b", 20, None), ("a", 20, None), ("first", 10, None), ("owned", 10, "me")]:
+            keep(store, head(run_id, 1, status="waiting", owner=owner)._replace(wake_us=wake_us))
+        keep(store, head("never", 1, status="waiting", owner=None))
+        assert listed(store, Query(due_by_us=9)) == []
+        assert listed(store, Query(due_by_us=20)) == ["first", "a", "b"]
+        assert listed(store, Query(due_by_us=99, limit=2)) == ["first", "a"]
+        assert listed(store, Query(due_by_us=99, limit=2, offset=2)) == ["b", "late"]
+        assert listed(store, Query(due_by_us=99, agent="other")) == listed(store, Query(due_by_us=99, statuses=["done"])) == []
+
+    def test_who_is_taken_or_wakes_later_is_due_no_more(self, store: Store) -> None:
+        waiting = head("run", 1, status="waiting", owner=None)._replace(wake_us=10)
+        keep(store, waiting)
+        for seq, (owner, wake_us, due) in enumerate([("me", None, []), (None, 50, []), (None, 40, ["run"]), ("me", 40, [])], start=1):
+            moved = waiting._replace(seq=seq + 1, owner=owner, wake_us=wake_us)
+            assert store.append([Append("run", 1, seq, [row(seq + 1)], moved)]) == [None]
+            assert listed(store, Query(due_by_us=40)) == due
+            assert store.head("run") == moved
+
+    def test_those_with_letters_are_listed_until_the_letters_are_taken(self, store: Store) -> None:
+        for run_id, owner in [("c", None), ("a", None), ("b", None), ("owned", "me"), ("none", None)]:
+            keep(store, head(run_id, 1, status="waiting", owner=owner))
+        letters = [store.post(run_id, "k", b"", 1) for run_id in ("c", "a", "b", "owned", "a")]
+        assert listed(store, Query(addressed=True)) == ["a", "b", "c"]
+        assert listed(store, Query(addressed=True, limit=1, after="a")) == ["b"]
+        assert listed(store, Query(addressed=True, statuses=["done"])) == []
+        store.append([Append("b", 1, 1, [row(2)], head("b", 2, status="waiting", owner=None), [letters[2]])])
+        assert listed(store, Query(addressed=True)) == ["a", "c"]
+
     # letters
 
     def test_letters_are_numbered_and_ordered(self, store: Store) -> None:

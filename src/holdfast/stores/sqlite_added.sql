@@ -1,3 +1,8 @@
+-- What was added to the schema of format 1 after its first stores: each statement does nothing where it has been carried out before.
+
+-- Runs that wait for a time, the earliest first: found however many others rest. No append of an owned run touches it.
+CREATE INDEX IF NOT EXISTS runs_due ON runs (wake_us) WHERE owner IS NULL AND wake_us IS NOT NULL;
+
 -- What stays of runs that were removed: their ids are not used again, because that would do everything once more.
 CREATE TABLE IF NOT EXISTS pruned (
     run_id TEXT PRIMARY KEY,

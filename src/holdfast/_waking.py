@@ -1,0 +1,73 @@
+"""Which runs can go on now, found by index: what it costs depends on how many can, not on how many rest in the store.
+
+Three kinds can: those whose time has come, those to which something was said that they wait for, and those that somebody marked as ready. A
+message that a run does not wait for yet stays a letter and does not wake it, nor does the repetition of one that it took.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+
+from . import _records as rec
+from ._journal import Journal
+from ._run import MESSAGE
+from ._runner import Engine
+from .errors import Damaged, Misuse
+from .store import Head, Letter, Query
+
+MAX_READY = 100_000
+"""Runs that can be asked for at once."""
+
+PAGE = 200
+"""Heads that are read at a time."""
+
+
+def ready(engine: Engine, *, agent: str | None, limit: int) -> list[Head]:
+    """The heads of runs that nobody executes and that can go on now: first those whose time has come, the earliest first."""
+    if not 0 < limit <= MAX_READY:
+        raise Misuse(f"limit={limit}: between 1 and {MAX_READY} runs can be asked for at once")
+    found: dict[str, Head] = {}
+    for head in _candidates(engine, agent, limit):
+        found.setdefault(head.run_id, head)
+        if len(found) == limit:
+            break
+    return list(found.values())
+
+
+def _candidates(engine: Engine, agent: str | None, limit: int) -> Iterator[Head]:
+    yield from engine.store.heads(Query(agent=agent, due_by_us=engine.clock.now_us(), statuses=["waiting"], limit=limit))
+    yield from _spoken_to(engine, agent)
+    queued = engine.store.heads(Query(agent=agent, statuses=["queued"], limit=limit))
+    yield from (head for head in queued if head.owner is None)
+
+
+def _spoken_to(engine: Engine, agent: str | None) -> Iterator[Head]:
+    """The runs that wait and to which something was said that they wait for."""
+    query = Query(agent=agent, statuses=["waiting"], addressed=True, limit=PAGE)
+    while page := engine.store.heads(query):
+        yield from (head for head in page if _wakes(engine, head.run_id))
+        query = query._replace(after=page[-1].run_id)
+
+
+def _wakes(engine: Engine, run_id: str) -> bool:
+    found = engine.store.load(run_id)
+    with suppress(Damaged):  # it cannot go on; the inbox says why
+        journal = Journal.load(*found) if found is not None else None
+        return journal is not None and any(_matters(journal, letter) for letter in engine.store.letters([run_id]))
+    return False
+
+
+def _matters(journal: Journal, letter: Letter) -> bool:
+    """Whether the run would do anything about a letter: a message must be the one that it waits for, and none that it took before."""
+    if letter.kind != "message":
+        return True
+    try:
+        body = json.loads(letter.body)
+        name, key = str(body["name"]), body.get("key")
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return True  # it cannot be read; whoever has the run takes it away
+    awaited = journal.verdict.steps if isinstance(journal.verdict, rec.RunWaiting) else []
+    wanted = any(wait.what == f"{MESSAGE}{name}" for step_id, wait in journal.waits.items() if step_id in awaited)
+    return wanted and key not in journal.taken
