@@ -38,6 +38,9 @@ WAITS = (
 )
 """Places that only a run passes which waits, or sends to one that does."""
 
+CHILDREN = ("child.before", "child.after", "child.before_take", "child.after_take", "child.before_cancel")
+"""Places that only a run passes which calls another one."""
+
 BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after")
 """Places that no run passes."""
 
@@ -48,7 +51,7 @@ def arm(spec: str) -> None:
     """Arm `name:count`; an unknown name is an error, so that a sweep cannot silently test nothing."""
     global _armed  # noqa: PLW0603 (a process has one set of failpoints)
     name, _, count = spec.partition(":")
-    if name not in (*NAMES, *WAITS, *BESIDE):
+    if name not in (*NAMES, *WAITS, *CHILDREN, *BESIDE):
         raise ValueError(f"no failpoint is called {name!r}")
     _armed = {name: int(count or 1)}
 

@@ -86,6 +86,8 @@ class RunView:
     updated_us: int
     next_commands: list[str]
     model_changes: list[str]
+    parent: str | None = None
+    children: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,7 @@ class Item:
     key: str = ""
     call: str = ""
     tags: dict[str, str] = field(default_factory=dict)
+    parent: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +166,13 @@ def show(engine: Engine, run_id: str) -> RunView:
         spent=journal.ledger.spent(engine.clock.now_us() if _lives(engine, head) else head.updated_us), limits=dict(journal.ledger.limits),
         created_us=head.created_us, updated_us=head.updated_us, next_commands=_next_commands(engine, head, journal),
         model_changes=[line.note for line in lines if line.state == STATES[rec.ModelChanged.kind]],
+        parent=started.parent.get("run"), children=_children(rows),
     )  # fmt: skip
+
+
+def _children(rows: Sequence[Row]) -> list[str]:
+    """The child runs that the run has called, in order."""
+    return list(dict.fromkeys(json.loads(row.body)["child"] for row in rows if row.kind == rec.ChildStarted.kind))
 
 
 def history(engine: Engine, run_id: str) -> list[Checkpoint]:
@@ -482,7 +491,8 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
         )
         for ask_id, asked in _asks(engine, journal)
     ]  # fmt: skip
-    return [*doubts, *asks, *(replace(item, call=call, tags=tags) for item in _stuck(journal))]
+    parent = journal.started.parent.get("run")
+    return [replace(item, call=call, tags=tags, parent=parent) for item in (*doubts, *asks, *_stuck(journal))]
 
 
 def _stuck(journal: Journal) -> list[Item]:

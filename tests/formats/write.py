@@ -152,6 +152,16 @@ async def waiting() -> str:
     return colour + await hf.receive("note", str)
 
 
+@hf.agent(name="parenting")
+async def parenting() -> str:
+    return await childlike("a") + await childlike("b")
+
+
+@hf.agent(name="childlike")
+async def childlike(text: str) -> str:
+    return await remember(text)
+
+
 def record_waits() -> None:
     for answered in (False, True):
         with suppress(hf.RunWaiting):
@@ -217,6 +227,7 @@ def record() -> None:
     with suppress(ValueError):
         play(STORE, undoing, run_id="old-undone")
     record_waits()
+    play(STORE, parenting, run_id="old-parent")
 
 
 def lose_the_tail(run_id: str) -> None:
