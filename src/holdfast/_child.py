@@ -208,7 +208,8 @@ class Calling:
         if journal is None:
             return
         child = journal.head.run_id
-        run.outlays.pop(child, None)
+        if run.ended is None:  # else nobody counts it here, and a run above may look for what was spent
+            run.outlays.pop(child, None)
         spent = journal.ledger.outlay().plus(run.journal.ledger.charged.get(child, Outlay()), -1)
         if any(spent):
             self.usage.append({"run": child, **{name: value for name, value in spent._asdict().items() if value}})

@@ -22,7 +22,7 @@ from ._clock import Clock
 from ._commit import Committer
 from ._ids import effect_key, seeded, uuid_from
 from ._journal import Journal
-from ._ledger import Ledger, Outlay
+from ._ledger import Outlay
 from ._mail import Mail
 from ._models import OnModelChange
 from ._replay import CANCEL, CLEANUP, QUESTION, UNDO
@@ -315,7 +315,7 @@ class Run:
         self.mail = Mail(set(journal.taken))
         self.on_ask, self.nest, self.above = on_ask, nest, above
         self.children: dict[str, Run] = {}  # those that execute now, by their step
-        self.outlays: dict[str, Ledger] = {}
+        self.outlays: dict[str, Callable[[], Outlay]] = {}
         self.parked: dict[str, Parking] = {}
         self.started_here: list[asyncio.Task[Any]] = []
         self.awaits: set[str] | None = None
@@ -515,11 +515,13 @@ class Run:
     def beyond(self) -> Outlay:
         """What the child runs under way have spent that is not recorded here yet."""
         spent = Outlay()
-        for run_id, ledger in list(self.outlays.items()):
-            spent = spent.plus(ledger.outlay()).plus(self.journal.ledger.charged.get(run_id, Outlay()), -1)
-        for child in list(self.children.values()):
-            spent = spent.plus(child.beyond())
+        for run_id, outlay in list(self.outlays.items()):
+            spent = spent.plus(outlay()).plus(self.journal.ledger.charged.get(run_id, Outlay()), -1)
         return spent
+
+    def outlay(self) -> Outlay:
+        """What this run and those below it have spent."""
+        return self.journal.ledger.outlay().plus(self.beyond())
 
     def heed(self) -> None:
         """In a `def` run: what cancels the line of execution that called this run cancels it, at its next step."""

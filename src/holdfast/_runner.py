@@ -84,7 +84,7 @@ class Nested:
         """The child was taken up, or had ended."""
         run, step_id = self.call.run, self.call.step_id
         self.journal = taken.journal if isinstance(taken, Run) else taken
-        run.outlays[self.journal.head.run_id] = self.journal.ledger
+        run.outlays[self.journal.head.run_id] = taken.outlay if isinstance(taken, Run) else taken.ledger.outlay
         if isinstance(taken, Run):
             run.children[step_id] = taken
 
