@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any, cast
 
 import pytest
 
 import holdfast as hf
 import holdfast.sync as hfs
-from crashing import lines, play, records, status
+from crashing import Crash, crashing, lines, play, records, status
 from holdfast import _records as rec
 from holdfast.errors import Refusal
 from holdfast.stores.memory import MemoryStore
@@ -273,3 +274,99 @@ def test_keys_of_a_child_derive_from_its_parents_origin() -> None:
     play(store, outer)
     assert len(set(done)) == 2
     assert [one.origin for one in records(store, "r.2") if isinstance(one, rec.RunStarted)] == ["r/2"]
+
+
+def test_what_cut_off_a_child_does_so_again_on_replay() -> None:
+    store, dies = MemoryStore(), [True]
+
+    @hf.agent
+    async def slow() -> str:
+        await look("slow")
+        await asyncio.sleep(30)
+        return "never"
+
+    @hf.agent
+    async def outer() -> str:
+        won = ""
+        try:
+            async with hf.timeout(0.05):
+                await slow()
+        except TimeoutError:
+            won = await hf.first(slow(), child("d"))
+        if dies:
+            raise Crash
+        return won
+
+    crashing(lambda: play(store, outer))
+    dies.clear()
+    assert play(store, outer) == "seen d by r.4 of r"
+    assert done == ["slow", "slow", "d"]
+    assert [status(store, run_id) for run_id in ("r.2", "r.3", "r.4")] == ["cancelled", "cancelled", "done"]
+
+
+def test_a_def_child_in_a_lost_race_ends_at_its_next_step() -> None:
+    store, lost = MemoryStore(), threading.Event()
+
+    @hfs.agent
+    def slow() -> str:
+        assert lost.wait(20)
+        while True:
+            hfs.step(str.lower)("x")
+
+    @hfs.agent
+    def fast() -> str:
+        return hfs.step(str.upper)("a")
+
+    @hfs.agent
+    def outer() -> str:
+        threading.Timer(0.1, lost.set).start()
+        return hfs.first(slow, fast)
+
+    assert play(store, outer) == "A"
+    assert status(store, "r.1.1.1") == "cancelled"
+
+
+def test_operators_see_who_belongs_to_whom() -> None:
+    store = MemoryStore()
+    with pytest.raises(hf.RunWaiting):
+        play(store, family, 0)
+    with hf.Holdfast(store) as app:
+        assert (app.show("r").parent, app.show("r").children, app.show("r").next_commands[0]) == (None, ["r.1"], "holdfast show r.1")
+        assert (app.show("r.1").parent, app.show("r.1").children) == ("r", [])
+        assert [(item.run_id, item.parent) for item in app.inbox()] == [("r.1", "r")]
+        assert [line.note for line in app.history("r") if line.state == "child run"] == ["r.1"]
+
+
+def test_an_id_that_would_be_too_long_is_shortened_to_one_that_stays_the_same() -> None:
+    store, run_id = MemoryStore(), "r" * 127
+    play(store, parent, "a", run_id=run_id)
+    with hf.Holdfast(store) as app:
+        (name,) = app.show(run_id).children
+        assert (app.show(name).status, app.show(name).parent, len(name) <= 128) == ("done", run_id, True)
+
+
+def test_a_child_that_another_process_executes_is_waited_for() -> None:
+    store, answered = MemoryStore(), threading.Event()
+    with pytest.raises(hf.RunWaiting):
+        play(store, family, 0)
+
+    @hf.step
+    async def held() -> None:
+        answered.set()
+        await asyncio.sleep(0.3)
+
+    @hf.agent(name="asking")
+    async def elsewhere(what: str) -> str:
+        await look(what)
+        found = await hf.ask("colour?", str)
+        await held()
+        return f"{found} elsewhere"
+
+    with hf.Holdfast(store) as app, hf.Holdfast(store) as other:
+        app.answer("r.1", "2", "red")
+        worker = threading.Thread(target=lambda: other.resume_here("r.1", [cast(Any, elsewhere)], where="there"))
+        worker.start()
+        assert answered.wait(20)
+        assert app.run(family, 0, run_id="r") == "red elsewhere"
+        worker.join()
+    assert done == ["deep"]

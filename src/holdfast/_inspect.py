@@ -405,6 +405,8 @@ def _next_commands(engine: Engine, head: Head, journal: Journal) -> list[str]:
             return [f"holdfast history {head.run_id}"]
         case "blocked":
             return _unblocking(journal)
+        case "waiting" | "failed" if journal.open_children():
+            return [*(f"holdfast show {child}" for child in journal.open_children()), *_going_on(journal)]
         case _:
             return _going_on(journal)
 
