@@ -370,3 +370,23 @@ def test_a_child_that_another_process_executes_is_waited_for() -> None:
         assert app.run(family, 0, run_id="r") == "red elsewhere"
         worker.join()
     assert done == ["deep"]
+
+
+def test_a_child_that_goes_on_waiting_is_not_taken_up_again() -> None:
+    store = MemoryStore()
+
+    @hf.agent
+    async def outer() -> tuple[str, ...]:
+        return await hf.gather(asking("a"), asking("b"))
+
+    with pytest.raises(hf.RunWaiting):
+        play(store, outer)
+    before = lines(store, "r.2")
+    with hf.Holdfast(store) as app:
+        app.answer("r.1", "2", "red")
+    with pytest.raises(hf.RunWaiting, match=r"child run 'r\.2' waits"):
+        play(store, outer)
+    assert (status(store, "r.1"), lines(store, "r.2")) == ("done", before)
+    with hf.Holdfast(store) as app:
+        app.answer("r.2", "2", "blue")
+    assert play(store, outer) == ("red", "blue")

@@ -28,9 +28,10 @@ from ._duration import Duration
 from ._ending import Raised, Returned
 from ._failpoints import reach
 from ._ids import RUN_ID
+from ._journal import Journal
 from ._ledger import Outlay
 from ._run import PARK_CHECK_S, Body, Group, Parking, Run, Scope, place
-from ._runner import Engine, Nested, Order, attend_async, attend_blocking, moved
+from ._runner import Engine, Nested, Order, attend_async, attend_blocking, moved, refuse_foreign, resting
 from ._steps import life
 from ._timeouts import timeout as time_out
 from .budget import Budget
@@ -133,6 +134,9 @@ class Calling:
             wait=False, nested=nested,
         )  # fmt: skip
         try:
+            parking = resting(self._engine, child)
+            if parking is not None:  # to take it up would only have it park again
+                yield from self._until_moved(call, parking)
             while True:
                 call.run.check()
                 reach("child.before_take")
@@ -158,6 +162,9 @@ class Calling:
         if history is not None and history.child:
             return history.child
         child = run.journal.left_child(call.spec.name, call.fingerprint) or self._wish.run_id or child_id(run, call.step_id)
+        found = self._engine.store.load(child)
+        if found is not None:
+            refuse_foreign(Journal.load(*found), call)
         reach("child.before")
         yield Commit([rec.ChildStarted(step_id=call.step_id, child=child, name=call.spec.name, fingerprint=call.fingerprint)])
         reach("child.after")

@@ -323,13 +323,31 @@ def _budget(order: Order, before: rec.Json) -> rec.Json:
     return {} if now == before else now
 
 
+def refuse_foreign(journal: Journal, call: Call) -> None:
+    """Refuse to take a run for the child of a step that is not a child of this step's run."""
+    parent = journal.started.parent if journal.started is not None else {}
+    if parent.get("run") != call.run.id:
+        whose = f"a child of run {parent['run']!r}" if parent else "a run of its own"
+        how = f"Give the child another id: await hf.start({call.spec.name}, ..., run_id=ID)"
+        raise Refusal(f"run {journal.head.run_id!r} is {whose}, not a child of run {call.run.id!r}; it is unchanged. {how}")
+
+
+def resting(engine: Engine, run_id: str) -> Parking | None:
+    """A run that waits together with all its children, as far as the store tells; None where there is something to look after."""
+    found = engine.store.load(run_id)
+    if found is None or found[0].status != "waiting":
+        return None
+    within = [resting(engine, child) for child in Journal.load(*found).open_children()]
+    if any(one is None for one in within):
+        return None
+    return Parking(run_id, found[0].note, found[0].wake_us or 0, frozenset(), tuple(one for one in within if one is not None))
+
+
 def _refuse_conflict(order: Order, journal: Journal) -> None:
     started = journal.started
     assert started is not None
-    if order.nested is not None and started.parent.get("run") != order.nested.call.run.id:
-        whose = f"a child of run {started.parent['run']!r}" if started.parent else "a run of its own"
-        how = f"Give the child another id: await hf.start({order.agent.name}, ..., run_id=ID)"
-        raise Refusal(f"run {order.run_id!r} is {whose}, not a child of run {order.nested.call.run.id!r}; it is unchanged. {how}")
+    if order.nested is not None:
+        refuse_foreign(journal, order.nested.call)
     same = started.agent == order.agent.name and (order.recorded_arguments or started.fingerprint == order.fingerprint())
     if not same:
         raise RunConflict(order.run_id, shown_call(started.agent, started.args), shown_call(order.agent.name, order.encoded()))
