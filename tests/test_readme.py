@@ -24,10 +24,11 @@ LIMITS = ROOT / "docs" / "limits.md"
 COMPARING = ROOT / "docs" / "comparing.md"
 WAITING = ROOT / "docs" / "waiting.md"
 ARTIFACTS = ROOT / "docs" / "artifacts.md"
+CHILDREN = ROOT / "docs" / "children.md"
 FOLLOWING = ROOT / "docs" / "following.md"
 MILESTONES = ROOT / "docs" / "milestones.md"
 PRUNING = ROOT / "docs" / "pruning.md"
-SILENT = [DOUBT, DRIFT, LIMITS, WAITING, FOLLOWING, PRUNING, ARTIFACTS, COMPARING, MILESTONES]
+SILENT = [DOUBT, DRIFT, LIMITS, WAITING, FOLLOWING, PRUNING, ARTIFACTS, COMPARING, MILESTONES, CHILDREN]
 """Pages whose snippets print nothing."""
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -21,7 +21,7 @@ ERROR = {"type": "ValueError", "message": "näh \ud800", "args": [1, None]}
 
 FULL: list[rec.Record] = [
     rec.RunStarted(agent="buy", fingerprint="1:a", origin="r", owner="o", version="2", tags={"kunde": "7"}, args=b'{"x":1}', args_sha="s"),
-    rec.RunStarted(agent="buy", fingerprint="1:a", origin="r", budget={"by": "run", "usd": 5.0}),
+    rec.RunStarted(agent="buy", fingerprint="1:a", origin="r", budget={"by": "run", "usd": 5.0}, parent={"run": "p", "step": "7"}),
     rec.RunResumed(owner="o", why="taken over", version="3", cleared=["1", "2.1.1"], budget={"by": "agent"}),
     rec.RunDone(value=b'"fine"'),
     rec.RunFailed(error=ERROR, escaped=["4"]),
@@ -55,6 +55,7 @@ FULL: list[rec.Record] = [
     rec.AskClosed(step_id="5", reason="the run went on without an answer"),
     rec.WaitBegun(step_id="6", what="message:note", until_us=9, about="1:c"),
     rec.MessageTaken(step_id="6", name="note", by="ann", key="k-1", unfit="not a text"),
+    rec.ChildStarted(step_id="7", child="r.7", name="buy", fingerprint="1:d"),
     rec.BudgetSet(step_id="budget", limits={"usd": 50.0}, by="ann", reason="worth it"),
     rec.WatchTaken(step_id="prices.csv", found={"state": "there", "digest": "d"}, accepted=True),
     rec.WatchDrifted(step_id="prices.csv", what="changed", old="3 bytes", new="4 bytes", action="ask"),

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
+from ._child import Children, Started
 from ._clock import Clock, SystemClock
 from ._commit import Committer
 from ._decorators import Agent
@@ -58,6 +59,34 @@ class RunOptions(TypedDict, total=False):
     park_after: Duration | None
 
 
+class ChildHandle(Handle[R]):
+    """A child run that the code of a run started: what is asked of it is a part of that run."""
+
+    def __init__(self, child: Started) -> None:
+        self._child = child
+
+    @property
+    def id(self) -> str:
+        """The run id."""
+        return self._child.run_id
+
+    async def result(self, *, timeout: Duration | None = None) -> R:
+        """Wait for the result; a time-out is recorded, and leaves the child going."""
+        return await self._child.result(timeout)  # type: ignore[no-any-return]
+
+    def status(self) -> str:
+        """Where the child stands now."""
+        return self._child.status()
+
+    def cancel(self, *, undo: bool = False, by: str = "", reason: str = "") -> None:
+        """Cancel the child for good, as a step of the run."""
+        self._child.cancel(undo=undo, by=by, reason=reason)
+
+    def when_ended(self, fn: Callable[[], object]) -> None:
+        """Have `fn` called when the child has ended here."""
+        self._child.task.add_done_callback(lambda _: fn())
+
+
 class Holdfast:
     """An opened store. Use it as a context manager; `run` and `start` execute agents, the other methods are the operators' verbs."""
 
@@ -76,7 +105,7 @@ class Holdfast:
         self.engine = Engine(
             store=opened, clock=clock, committer=Committer(opened, clock), keeper=Keeper(opened, clock, lease_s),
             observer=Observer(opened, clock, lease_s), resources=tuple(resources), lease_s=lease_s,
-            on_ask=_checked_on_ask(on_ask), park_after_s=seconds(park_after, "park_after"),
+            on_ask=_checked_on_ask(on_ask), park_after_s=seconds(park_after, "park_after"), nest=Children,
         )  # fmt: skip
 
     @property
@@ -134,7 +163,12 @@ class Holdfast:
     @overload
     async def start(self, agent: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[RunOptions]) -> Handle[R]: ...
     async def start(self, agent: Callable[[*Ts], Any], /, *args: *Ts, **options: Unpack[RunOptions]) -> Handle[Any]:
-        """Run an agent in this event loop (a `def` agent in a thread) and give a handle to it at once."""
+        """Run an agent in this event loop (a `def` agent in a thread) and give a handle to it at once; inside a run, as its child."""
+        nest = _inside()
+        if nest is not None:
+            if nest.engine is not self.engine:
+                raise Misuse("app.start was called inside a run of another store; nothing was started. A child is kept with its parent")
+            return _child_handle(nest, agent, args, options)
         order = _order(agent, args, wait=True, options=options)
         work = attend_async(self.engine, order) if order.agent.is_async else asyncio.to_thread(attend_blocking, self.engine, order)
         return Handle(self.engine, order.run_id, agent=order.agent, task=asyncio.create_task(work))
@@ -366,20 +400,43 @@ def _refuse_while_loading() -> None:
         raise Misuse(f"{loading.get()} starts a run while it is loaded for its agents; nothing was started: {remedy}")
 
 
+def _inside() -> Children | None:
+    """The family of the run that this code is in, if it is in one."""
+    where = place.get()
+    return where.run.nest if isinstance(where, Scope) and isinstance(where.run.nest, Children) else None
+
+
+def _child_handle(nest: Children, agent: Any, args: tuple[Any, ...], options: RunOptions) -> Handle[Any]:
+    if not isinstance(agent, Agent):
+        raise Misuse(_not_an_agent(agent))
+    refuse_unknown(options, [*RunOptions.__annotations__], "hf.start", "Arguments of the agent are given by position", ())
+    run_id = options.get("run_id")
+    return ChildHandle(
+        nest.begin(
+            agent, args, run_id="" if run_id is None else checked_run_id(run_id), tags=_checked_tags(options),
+            budget=checked(options.get("budget"), "hf.start"),
+        )
+    )  # fmt: skip
+
+
+def _checked_tags(options: RunOptions) -> dict[str, str]:
+    tags = options.get("tags") or {}
+    return {checked_text(str(name), "tag"): checked_text(str(value), "tag") for name, value in tags.items()}
+
+
 def _order(agent: Any, args: tuple[Any, ...], *, wait: bool, options: RunOptions, beside: Sequence[str] = ()) -> Order:
     _refuse_while_loading()
     where = place.get()
     if isinstance(where, Body):
         raise NestedStep("hf.run", where.call.spec.name)
     if isinstance(where, Scope):
-        raise Misuse("hf.run was called inside a run; nothing was started. Start the other run outside this one")
+        raise Misuse("hf.run was called inside a run; nothing was started. Call the agent itself: inside a run that is a child run")
     if not isinstance(agent, Agent):
         raise Misuse(_not_an_agent(agent))
     refuse_unknown(options, [*RunOptions.__annotations__], "hf.run", "Arguments of the agent are given by position", beside)
-    run_id, tags, park_after = options.get("run_id"), options.get("tags") or {}, options.get("park_after")
+    run_id, park_after = options.get("run_id"), options.get("park_after")
     order = Order(
-        agent=agent, args=args, wait=wait,
-        tags={checked_text(str(name), "tag"): checked_text(str(value), "tag") for name, value in tags.items()},
+        agent=agent, args=args, wait=wait, tags=_checked_tags(options),
         run_id=new_run_id(agent.name) if run_id is None else checked_run_id(run_id), budget=checked(options.get("budget"), "hf.run"),
         park_after_s=None if park_after is None else seconds(park_after, "park_after"),
     )  # fmt: skip
@@ -421,8 +478,14 @@ async def start(
 async def start(
     agent: Callable[[*Ts], Any], /, *args: *Ts, store: Store | str | Path | None = None, **options: Unpack[RunOptions]
 ) -> Handle[Any]:
-    """Run an agent in this event loop and give a handle to it at once; the store is closed when the run has ended."""
+    """Run an agent in this event loop and give a handle to it at once; the store is closed when the run has ended.
+
+    Inside a run, the agent is a child run, in the same store, which is waited for before its parent is done.
+    """
     _refuse_while_loading()
+    nest = _inside()
+    if nest is not None:
+        return _child_handle(nest, agent, args, options)
     app = Holdfast(store)
     handle: Handle[Any] = await app.start(agent, *args, **options)
     handle.when_ended(app.close)

@@ -22,6 +22,7 @@ STATES = {
     rec.WatchTaken.kind: "watched", rec.WatchDrifted.kind: "drifted",
     rec.ModelChanged.kind: "model changed", rec.ModelAccepted.kind: "model accepted", rec.BudgetSet.kind: "budget set",
     rec.WaitBegun.kind: "waiting", rec.MessageTaken.kind: "message taken", rec.RunPruned.kind: "pruned",
+    rec.ChildStarted.kind: "child run",
 }  # fmt: skip
 """Words for a line that read better than the kind of its record."""
 
@@ -216,6 +217,8 @@ def _found_out(record: rec.Record) -> str:
             return f"for {record.what.replace(':', ' ', 1)}{until}"
         case rec.MessageTaken():
             return f"{record.name}, from {record.by}{'; put aside: ' + record.unfit if record.unfit else ''}"
+        case rec.ChildStarted():
+            return record.child
         case rec.AskClosed():
             return record.reason
         case rec.RunPruned():

@@ -180,8 +180,8 @@ class Agent(Declared, Generic[P, R]):
         where = place.get()
         if isinstance(where, Body):
             raise NestedStep(self.name, where.call.spec.name)
-        if isinstance(where, Scope):
-            raise Misuse(f"agent {self.name!r} was called inside a run; nothing was executed. Start it as a run of its own")
+        if isinstance(where, Scope) and where.run.nest is not None and not plain.get():
+            return where.run.nest.call(self, where, args, kwargs)  # type: ignore[no-any-return]
         return self.fn(*args, **kwargs)  # type: ignore[no-any-return]
 
     def codec(self) -> ValueCodec:

@@ -25,7 +25,7 @@ from ._models import Pair
 from ._run import EDGE_S, Body, Run
 from ._watch import compare
 from .breaker import Circuit, Go, Rest, Word, word_of
-from .errors import BudgetExceeded, Cancelled, CircuitOpen, ModelChanged, Parked, RunInterrupted
+from .errors import BudgetExceeded, Cancelled, CircuitOpen, ModelChanged, Outspent, Parked, RunInterrupted
 
 if TYPE_CHECKING:
     from ._calls import Call
@@ -120,8 +120,18 @@ def within_budget(call: Call) -> Life[None]:
     """Go on only while the budget allows it; where a limit is reached, a person is asked, or the run ends here."""
     run, history = call.run, call.run.journal.histories.get(call.step_id)
     further = history is not None and history.failures > 0
-    while not run.concluding and (reached := run.journal.ledger.reached(run.clock.now_us(), further=further)) is not None:
+    while not run.concluding and (reached := _reached(run, further=further)) is not None:
         yield from _before_it_began(call, _more(call, reached))
+    above = run.above
+    while not run.concluding and above is not None:
+        if _reached(above.run, further=False) is not None:
+            run.unwind(Outspent())
+            raise Outspent
+        above = above.run.above
+
+
+def _reached(run: Run, *, further: bool) -> Reached | None:
+    return run.journal.ledger.reached(run.clock.now_us(), further=further, beyond=run.beyond() if run.outlays else None)
 
 
 def _before_it_began(call: Call, wait: Life[None]) -> Life[None]:

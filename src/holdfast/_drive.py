@@ -102,6 +102,8 @@ def drive_blocking(life: Life[T], run: Run, scope: Scope) -> T:
 
 
 def _enter(run: Run, scope: Scope) -> None:
+    if run.above is not None:
+        run.heed()
     if run.ended is not None or run.cancelling is not None:
         run.check()
     if scope.lost and run.blocking and not run.turnstile.replaying:

@@ -26,6 +26,7 @@ from .codec.failures import failure
 from .errors import (
     BudgetExceeded,
     Cancelled,
+    ChildStopped,
     Continued,
     Drifted,
     HoldfastError,
@@ -69,9 +70,15 @@ def concluded(run: Run, agent: Agent[..., Any], outcome: Returned | Raised) -> L
         run.concluding = True
         ended, cancelling = run.ended, run.cancelling
         run.ended = run.cancelling = None
+    if ended is None and cancelling is None and run.above is not None and _was_cancelled(outcome) and run.above.cause():
+        cancelling = run.cancelled_from_above()
     if isinstance(ended, Parked | Continued):
         return conclude(run, agent, outcome, cancelling or _interruption(outcome) or _late_failure(outcome, ended) or ended)
     return conclude(run, agent, outcome, ended or cancelling)
+
+
+def _was_cancelled(outcome: Returned | Raised) -> bool:
+    return isinstance(outcome, Raised) and isinstance(outcome.error, asyncio.CancelledError)
 
 
 def _interruption(outcome: Returned | Raised) -> BaseException | None:
@@ -107,6 +114,7 @@ def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended
             raise (yield from _put_down(run, agent, ended))
         case Cancelled():
             yield from _cleanups(run)
+            _close_children(run)
             yield _over(run, rec.RunCancelled(by=ended.by, reason=ended.reason))
             raise _closed(run, outcome, ended)
         case Exception():
@@ -120,6 +128,11 @@ def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended
             with contextlib.suppress(Unwinding):  # an interruption stays what it is, even where it cannot be recorded
                 yield _left(run, rec.RunReleased(reason=f"interrupted by {type(ended).__name__}"))
             raise ended
+
+
+def _close_children(run: Run) -> None:
+    if run.nest is not None:
+        run.nest.close(run)
 
 
 def _over(run: Run, record: rec.Record) -> Commit:
@@ -182,6 +195,7 @@ def _returned(run: Run, agent: Agent[..., Any], value: Any) -> Life[Any]:
         run.awaits = set()
         raise (yield from _waiting(run))
     yield from _cleanups(run)
+    _close_children(run)
     reach("run.before_done")
     yield _over(run, rec.RunDone(value=data))
     reach("run.after_done")
@@ -218,13 +232,15 @@ def _waiting(run: Run) -> Life[RunWaiting]:
     doubts, asks = run.journal.open_doubts(ended=True), run.journal.open_asks()
     unwanted, begun = run.unwanted_asks(), run.open_waits()
     asks = [(ask_id, question) for ask_id, question in asks if ask_id not in unwanted]
-    if not (doubts or asks or begun) or any(run.has_mail_for(wait.what) for wait in begun.values()):
+    parked = list(run.parked.values())
+    if not (doubts or asks or begun or parked) or any(run.has_mail_for(wait.what) for wait in begun.values()):
         yield _left(run, rec.RunReleased(reason="woken while it parked"))
         return RunWaiting(run.id, "for nothing any more", False)
     told = [_did_it_happen(step_id, history) for step_id, history in doubts]
     told += [question.opened.question for _, question in asks]
     told += [_wait_told(wait) for wait in begun.values()]
-    steps = [*(waiting for waiting, _ in (*doubts, *asks)), *begun]
+    told += [f"child run {child.run_id!r} waits: {child.told}" for child in parked]
+    steps = [*(waiting for waiting, _ in (*doubts, *asks)), *begun, *run.parked]
     closed = [one for ask_id in unwanted for one in closing(run.journal, ask_id)]
     reach("park.before")
     yield _left(run, *closed, rec.RunWaiting(waits="; ".join(told), steps=steps, wake_us=run.wakes_us))
@@ -245,7 +261,7 @@ def _did_it_happen(step_id: str, history: History) -> str:
 def _stopped(error: HoldfastError) -> rec.Record:
     if isinstance(error, RunInterrupted):
         return rec.RunReleased(reason=f"interrupted: step {error.step_id} was cancelled from outside")
-    if isinstance(error, BudgetExceeded | ResultNotKept):
+    if isinstance(error, BudgetExceeded | ResultNotKept | ChildStopped):
         return rec.RunFailed(error=failure(error))
     return rec.RunBlocked(step_id=getattr(error, "step_id", ""), error=failure(error))
 
@@ -257,7 +273,7 @@ def _refuse_unasked(run: Run, ended: Exception | None = None) -> Life[None]:
             continue
         if step_id not in run.recorded and not (run.undo.asked and history.effect):  # a lost race: what it did is undone all the same
             continue
-        if history.outcome is not None or history.effect:
+        if history.outcome is not None or history.effect or history.child:
             error = ReplayMismatch(run.id, step_id, shown_call(history.name, history.args), "ends without calling it")
             yield _left(run, _stopped(error))
             raise error from ended

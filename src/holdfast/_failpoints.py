@@ -48,6 +48,9 @@ PRUNES = ("prune.before", "prune.after", "shed.before", "shed.after", "forget.be
 MILESTONES = ("milestone.before", "milestone.after", "partial.before", "partial.after", "continue.before", "continue.after")
 """Places that only a run passes which has milestones, saves partial results, or continues as another."""
 
+CHILDREN = ("child.before", "child.after", "child.before_take", "child.after_take", "child.before_cancel")
+"""Places that only a run passes which calls another one."""
+
 BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after", *PRUNES)
 """Places that no run passes."""
 
@@ -58,7 +61,7 @@ def arm(spec: str) -> None:
     """Arm `name:count`; an unknown name is an error, so that a sweep cannot silently test nothing."""
     global _armed  # noqa: PLW0603 (a process has one set of failpoints)
     name, _, count = spec.partition(":")
-    if name not in (*NAMES, *WAITS, *ARTIFACTS, *MILESTONES, *BESIDE):
+    if name not in (*NAMES, *WAITS, *ARTIFACTS, *MILESTONES, *CHILDREN, *BESIDE):
         raise ValueError(f"no failpoint is called {name!r}")
     _armed = {name: int(count or 1)}
 

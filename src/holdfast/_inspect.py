@@ -89,6 +89,8 @@ class RunView:
     model_changes: list[str]
     milestone: str
     generation: int
+    parent: str | None = None
+    children: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +125,7 @@ class Item:
     call: str = ""
     tags: dict[str, str] = field(default_factory=dict)
     about: int = 0
+    parent: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +179,13 @@ def show(engine: Engine, run_id: str) -> RunView:
         created_us=head.created_us, updated_us=head.updated_us, next_commands=_next_commands(engine, head, journal),
         model_changes=[line.note for line in lines if line.state == STATES[rec.ModelChanged.kind]],
         milestone=journal.milestone, generation=journal.generation,
+        parent=started.parent.get("run"), children=_children(rows),
     )  # fmt: skip
+
+
+def _children(rows: Sequence[Row]) -> list[str]:
+    """The child runs that the run has called, in order."""
+    return list(dict.fromkeys(json.loads(row.body)["child"] for row in rows if row.kind == rec.ChildStarted.kind))
 
 
 def history(engine: Engine, run_id: str) -> list[Checkpoint]:
@@ -426,6 +435,8 @@ def _next_commands(engine: Engine, head: Head, journal: Journal) -> list[str]:
             return [f"holdfast history {head.run_id}"]
         case "blocked":
             return _unblocking(journal)
+        case "waiting" | "failed" if journal.open_children():
+            return [*(f"holdfast show {child}" for child in journal.open_children()), *_going_on(journal)]
         case _:
             return _going_on(journal)
 
@@ -512,7 +523,8 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
         )
         for ask_id, asked in _asks(engine, journal)
     ]  # fmt: skip
-    return [*doubts, *asks, *(replace(item, call=call, tags=tags) for item in _stuck(journal))]
+    parent = journal.started.parent.get("run")
+    return [replace(item, call=call, tags=tags, parent=parent) for item in (*doubts, *asks, *_stuck(journal))]
 
 
 def _stuck(journal: Journal) -> list[Item]:

@@ -32,7 +32,7 @@ MAX_HELD_BYTES = 1_000_000
 
 STEP_KINDS = (
     rec.StepStarted, rec.AttemptFailed, rec.StepDone, rec.StepFailed, rec.StepBrokenOff,
-    rec.DoubtOpened, rec.DoubtSettled, rec.TimeoutFired,
+    rec.DoubtOpened, rec.DoubtSettled, rec.TimeoutFired, rec.ChildStarted,
 )  # fmt: skip
 
 
@@ -179,8 +179,8 @@ class Journal:
 
     __slots__ = (
         "_held_bytes", "_held_refs", "_unsettled", "asks", "behind", "broken", "claims", "continued", "gate", "generation", "groups",
-        "head", "held", "histories", "keeps", "ledger", "looks", "milestone", "models", "partials", "pending", "prints", "silences",
-        "started", "states", "superseded", "taken", "times", "undoing", "verdict", "waits",
+        "has_children", "head", "held", "histories", "keeps", "ledger", "looks", "milestone", "models", "partials", "pending", "prints",
+        "silences", "started", "states", "superseded", "taken", "times", "undoing", "verdict", "waits",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
@@ -194,6 +194,7 @@ class Journal:
         self.generation = 0
         self.groups: set[str] = set()
         self.claims = 0
+        self.has_children = False
         self.asks: dict[str, Question] = {}
         self.prints: dict[str, rec.Json] = {}
         self.looks: dict[str, int] = {}
@@ -321,6 +322,19 @@ class Journal:
         """The questions that nobody has answered; once the run is undone, nobody needs to know what its steps had asked."""
         asked = [(ask_id, question) for ask_id, question in self.asks.items() if question.is_open()]
         return asked if self.undoing is None else [(ask_id, question) for ask_id, question in asked if f":{UNDO}" in ask_id]
+
+    def open_children(self) -> list[str]:
+        """The child runs whose results are not recorded here, those of superseded steps among them."""
+        found = [*self.histories.values(), *(history for _, history in self.superseded)]
+        return [history.child for history in found if history.child and not isinstance(history.outcome, rec.StepDone)]
+
+    def left_child(self, name: str, fingerprint: str) -> str:
+        """The child run of the same call at a step that is superseded: it is taken on, so that nothing in it happens twice."""
+        taken = {history.child for history in self.histories.values()}
+        for _, history in self.superseded:
+            if history.child and history.is_of(name, fingerprint) and history.child not in taken:
+                return history.child
+        return ""
 
     def _index(self, record: rec.Record, row: Row) -> None:
         match record:
@@ -452,7 +466,7 @@ class Journal:
             self._unsettled.pop(step_id, None)
             self.partials.pop(step_id, None)
             undo = self.histories.get(f"{UNDO}{step_id}")  # as yet it can only be that of this very effect
-            if history.effect and not (undo is not None and undo.landed()):
+            if (history.effect or history.child) and not (undo is not None and undo.landed()):
                 self.superseded.append((step_id, history))
         own = {ask_id for ask_id, asked in self.asks.items() if asked.opened.topic == QUESTION and asked.seq >= seq}
         self.asks = {ask_id: asked for ask_id, asked in self.asks.items() if ask_id not in own}
@@ -516,6 +530,7 @@ class Journal:
             if not getattr(record, "lost", False):
                 self.groups.update(_groups_above(record.step_id))
         history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)
+        self.has_children = self.has_children or bool(history.child)
         if history.outcome is not None:
             self.waits.pop(record.step_id, None)
         if isinstance(record, rec.StepDone):

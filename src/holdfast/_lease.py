@@ -209,6 +209,10 @@ def _cancel(run: Run, cancelled: Cancelled | None) -> None:
             root.get_loop().call_soon_threadsafe(run.end_when_known if cancelled is None else run.cancel_root, root)
         for waiter in list(run.waiters) if cancelled is not None else ():
             waiter.wake(cancelled)
+    for child in list(run.children.values()) if cancelled is not None else ():
+        if child.blocking and not child.concluding:
+            child.cancelling = child.cancelling or child.cancelled_from_above()
+            _cancel(child, child.cancelling)
 
 
 def _settle(run: Run, body: rec.Json, letter: Letter) -> None:

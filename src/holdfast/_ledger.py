@@ -2,7 +2,7 @@
 
 Nothing is counted on replay, because replay stores nothing; a step that is executed again after its outcome was forgotten is paid for
 again, and counted again. Time counts from the claim of a life to its last record, so that neither waiting nor being dead does.
-A run that another one starts will be counted to its parent here, as one more record of the parent's that carries what the child spent.
+What a child run spent is counted to its parent as the usage of the parent's step, and while it runs as what is spent `beyond` the records.
 """
 
 from __future__ import annotations
@@ -47,12 +47,26 @@ class Reached(NamedTuple):
         return f"{self.told()}: go on, up to {shown(self.name, self.granted())}?"
 
 
+class Outlay(NamedTuple):
+    """What a child run spent, or a part of it."""
+
+    usd: float = 0.0
+    tokens: int = 0
+    steps: int = 0
+    retries: int = 0
+
+    def plus(self, other: Outlay, sign: int = 1) -> Outlay:
+        """Both together; with sign=-1 what is left."""
+        tokens, steps, retries = (mine + sign * theirs for mine, theirs in zip(self[1:], other[1:], strict=True))
+        return Outlay(self.usd + sign * other.usd, tokens, steps, retries)
+
+
 class Ledger:
     """The totals of one run, and its limits: those of the code, those an operator has set instead, and what was granted on top."""
 
     __slots__ = (
-        "_amounts", "_last_us", "_since_us", "_time_us", "asking", "changes", "granted", "limits", "on_limit", "recorded", "retries",
-        "set_by_operator", "steps", "tokens", "usd",
+        "_amounts", "_last_us", "_since_us", "_time_us", "asking", "changes", "charged", "granted", "limits", "on_limit", "recorded",
+        "retries", "set_by_operator", "steps", "tokens", "usd",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -66,6 +80,7 @@ class Ledger:
         self.on_limit: OnLimit = "ask"
         self.changes = 0
         self.asking = ""
+        self.charged: dict[str, Outlay] = {}
 
     def fold(self, record: rec.Record, at_us: int) -> None:
         """Take one more record into account; that a step is done is by far the most frequent, so it is looked at first."""
@@ -125,10 +140,14 @@ class Ledger:
         self.granted.update(limits)
         self._reckon()
 
-    def reached(self, now_us: int, *, further: bool) -> Reached | None:
-        """The first limit that keeps a new step, or a `further` attempt at one, from beginning."""
+    def outlay(self) -> Outlay:
+        """What is recorded as spent."""
+        return Outlay(self.usd, self.tokens, self.steps, self.retries)
+
+    def reached(self, now_us: int, *, further: bool, beyond: Outlay | None = None) -> Reached | None:
+        """The first limit that keeps a new step, or a `further` attempt at one, from beginning; `beyond` is spent and not recorded yet."""
         for name, limit in self.limits:
-            spent = self._of(name, now_us)
+            spent = self._of(name, now_us) + (getattr(beyond, name, 0) if beyond else 0)
             if (further and spent > limit) if name == "retries" else spent >= limit - CRUMB:
                 return Reached(name, spent, limit, self._amounts[name])
         return None
@@ -161,6 +180,14 @@ class Ledger:
     def _charge(self, usage: Sequence[rec.Json]) -> None:
         self.usd += rec.cost_usd(usage)
         self.tokens += sum(int(entry.get("input_tokens") or 0) + int(entry.get("output_tokens") or 0) for entry in usage)
+        for entry in usage:
+            if "run" in entry:
+                self._charge_child(entry)
+
+    def _charge_child(self, entry: rec.Json) -> None:
+        spent = Outlay(float(entry.get("usd") or 0.0), *(int(entry.get(name) or 0) for name in ("tokens", "steps", "retries")))
+        self.charged[entry["run"]] = self.charged.get(entry["run"], Outlay()).plus(spent)
+        self.tokens, self.steps, self.retries = self.tokens + spent.tokens, self.steps + spent.steps, self.retries + spent.retries
 
     def _reckon(self) -> None:
         """The limits anew; what was granted is not taken back by code that allows less, nor kept where it allows more."""

@@ -194,8 +194,21 @@ def cancel(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
         _refuse_final(journal.head)
 
     record = rec.RunCancelled(by=checked_text(by, "by"), reason=checked_text(reason, "reason"))
+    cancel_children(engine, run_id)
     owned = _tell(engine, run_id, not_final, [record], kind="cancel", letter={"by": by, "reason": reason}, why=f"cancel by {by}")
     return "its owner has been told to stop" if owned else f"the run is cancelled{_left_in_doubt(engine, run_id)}"
+
+
+def cancel_children(engine: Engine, run_id: str) -> None:
+    """Cancel the unfinished child runs of one that nobody owns, before itself: who is interrupted repeats it. An owner does so itself."""
+    journal = Journal.load(*loaded(engine, run_id))
+    if _is_owned(engine, journal.head) or journal.head.status in ("done", "cancelled"):
+        return
+    for child in journal.open_children():
+        head = engine.store.head(child)
+        if head is not None and head.status not in ("done", "cancelled"):
+            reach("child.before_cancel")
+            cancel(engine, child, by=f"run {run_id}", reason="its parent was cancelled")
 
 
 def undo(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
@@ -203,6 +216,9 @@ def undo(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
 
     def not_yet(journal: Journal, *, owned: bool) -> None:
         _refuse_final(journal.head)
+        if journal.has_children:
+            how = f"Cancel it without undo, and take back by hand what they did: holdfast cancel {run_id}"
+            raise Refusal(f"run {run_id!r} has child runs, which cannot be undone through it; nothing was changed. {how}")
         if journal.undoing is not None and not owned:
             how = f"It goes on with: holdfast resume {run_id} --here APP.py"
             raise Refusal(f"run {run_id!r} is being undone already; nothing was changed. {how}")

@@ -38,7 +38,8 @@ class Record(Fact):
 class RunStarted(Record):
     """A run began; `args` are the agent's arguments, `origin` the root of all its idempotency keys.
 
-    `budget` is what the code allows, and `by` in it says whether it was given for the run or for the agent.
+    `budget` is what the code allows, and `by` in it says whether it was given for the run or for the agent. `parent` names the run and the
+    step that called this one, where one did.
     """
 
     kind = "run.started"
@@ -50,6 +51,7 @@ class RunStarted(Record):
     tags: dict[str, str] = field(default_factory=dict)
     args_sha: str = ""
     budget: Json = field(default_factory=dict)
+    parent: dict[str, str] = field(default_factory=dict)
 
 
 @fact(kw_only=True)
@@ -380,6 +382,16 @@ class MessageTaken(Record):
 
 
 @fact(kw_only=True)
+class ChildStarted(Record):
+    """A step is a run of its own, `child`, of the agent `name`; recorded before that run begins."""
+
+    kind = "child.started"
+    child: str
+    name: str
+    fingerprint: str
+
+
+@fact(kw_only=True)
 class BudgetSet(Record):
     """An operator set limits of the run, which take the place of the code's; an open question about a limit is settled by it."""
 
@@ -461,7 +473,7 @@ KINDS: dict[str, type[Record]] = {
         RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunRepaired,
         RunPruned, RunUndoing, RunContinued, MilestoneReached, StepPartial, StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
         DoubtOpened, DoubtSettled, AskOpened, AskAnswered, AskClosed, WaitBegun, MessageTaken, BudgetSet, WatchTaken, WatchDrifted,
-        ModelChanged, ModelAccepted, TimeoutFired, StateSaved, TimeRead,
+        ChildStarted, ModelChanged, ModelAccepted, TimeoutFired, StateSaved, TimeRead,
     )
 }  # fmt: skip
 

@@ -78,6 +78,7 @@ class History:
     began_us: int = 0
     failed_us: int = 0
     usd: float = 0.0
+    child: str = ""
 
     def fold(self, record: rec.Record, *, seq: int, at_us: int, epoch: int) -> None:
         """Take one more record of this step into account."""
@@ -109,6 +110,9 @@ class History:
                     self.outcome, self.outcome_seq = record, seq
             case rec.TimeoutFired():
                 self.outcome, self.outcome_seq = record, seq
+            case rec.ChildStarted():
+                self._identify(record.name, record.fingerprint, effect=False)
+                self.child = record.child
             case rec.DoubtOpened():
                 self._open(record)
             case rec.DoubtSettled():

@@ -15,13 +15,14 @@ import random
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias
 
 from . import _records as rec
 from ._clock import Clock
 from ._commit import Committer
 from ._ids import effect_key, seeded, uuid_from
 from ._journal import Journal
+from ._ledger import Outlay
 from ._mail import Mail
 from ._models import OnModelChange
 from ._replay import CANCEL, CLEANUP, QUESTION, UNDO
@@ -134,7 +135,8 @@ class Scope(Place):
                     return block.step_id
             if scope.lost:
                 return scope.lost
-        return CANCEL if self.run.cancelling is not None else ""
+        above = self.run.above
+        return CANCEL if self.run.cancelling is not None or (above is not None and above.cause()) else ""
 
     def guarded(self) -> bool:
         """Whether anything around this code could keep a step from beginning."""
@@ -259,6 +261,32 @@ class Undoing:
         self.calls: dict[str, Call] = {}
 
 
+class Parking(NamedTuple):
+    """A run that waits, holding nothing: what it waits for, until when, which letters it had heard, and the child runs it waits for."""
+
+    run_id: str
+    told: str
+    wake_us: int
+    heard: frozenset[int]
+    within: tuple[Parking, ...] = ()
+
+    def family(self) -> Iterator[Parking]:
+        """It and all runs below it."""
+        yield self
+        for child in self.within:
+            yield from child.family()
+
+
+class Nest(Protocol):
+    """What a run needs to have runs inside it."""
+
+    def call(self, agent: Agent[..., Any], scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call an agent as a child run."""
+
+    def close(self, run: Run) -> None:
+        """The run is over: cancel what it has begun inside and not finished."""
+
+
 class Run:
     """One run, while this process executes it."""
 
@@ -274,6 +302,8 @@ class Run:
         on_model_change: OnModelChange = "warn",
         on_ask: OnAsk | None = None,
         stay: Stay | None = None,
+        nest: Nest | None = None,
+        above: Scope | None = None,
     ) -> None:
         assert journal.started is not None
         self.journal, self.committer, self.clock = journal, committer, clock
@@ -287,8 +317,12 @@ class Run:
         self.long_steps: dict[str, tuple[Call, int]] = {}  # with its attempt, or 0 once it has been shown
         self.riders = Riders()
         self.mail = Mail(set(journal.taken))
-        self.on_ask = on_ask
         self.stay = stay or Stay(clock)
+        self.on_ask, self.nest, self.above = on_ask, nest, above
+        self.children: dict[str, Run] = {}  # those that execute now, by their step
+        self.outlays: dict[str, Callable[[], Outlay]] = {}
+        self.parked: dict[str, Parking] = {}
+        self.started_here: list[asyncio.Task[Any]] = []
         self.awaits: set[str] | None = None
         self.keys: dict[str, tuple[str, str, str]] = {}
         self.cleanups: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object]]] = []
@@ -468,6 +502,7 @@ class Run:
         asked = [question.opened.until_us for ask_id, question in self.journal.open_asks() if self._is_awaited(ask_id)]
         ends += [until_us + LETTER_GRACE_US for until_us in asked if until_us]
         ends += [wait.until_us + self._grace_us(wait) for wait in self.open_waits().values() if wait.until_us]
+        ends += [parking.wake_us for parking in self.parked.values() if parking.wake_us]
         return min(ends, default=0)
 
     def _is_awaited(self, name: str) -> bool:
@@ -505,6 +540,29 @@ class Run:
     def spoken(self, about: str) -> bool:
         """Whether what somebody waits for has come: a word about a step, an answer, a message."""
         return self.journal.spoken(about) or self.has_mail_for(about)
+
+    def beyond(self) -> Outlay:
+        """What the child runs under way have spent that is not recorded here yet."""
+        spent = Outlay()
+        for run_id, outlay in list(self.outlays.items()):
+            spent = spent.plus(outlay()).plus(self.journal.ledger.charged.get(run_id, Outlay()), -1)
+        return spent
+
+    def outlay(self) -> Outlay:
+        """What this run and those below it have spent."""
+        return self.journal.ledger.outlay().plus(self.beyond())
+
+    def heed(self) -> None:
+        """In a `def` run: what cancels the line of execution that called this run cancels it, at its next step."""
+        if self.above is not None and self.blocking and self.cancelling is None and self.above.cause() and not self.concluding:
+            self.cancelling = self.cancelled_from_above()
+
+    def cancelled_from_above(self) -> Cancelled:
+        """What is recorded where the step that called this run is cancelled."""
+        assert self.above is not None
+        cause = self.above.cause()
+        why = "it was cancelled" if cause == CANCEL else f"the step that called it was cancelled by step {cause}"
+        return Cancelled(f"run {self.above.run.id}", why)
 
     def draw_uuid(self, where: Scope | Body) -> uuid.UUID:
         return uuid_from(where.random())

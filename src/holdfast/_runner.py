@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Generator, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from . import _records as rec
 from ._artifact import Desk, at_desk, desk
-from ._calls import shown_call
+from ._calls import Call, shown_call
 from ._clock import Clock, to_datetime
 from ._commands import Pause
 from ._commit import Committer
@@ -27,7 +26,7 @@ from ._journal import Journal, args_digest
 from ._lease import Keeper, Observer, deliver
 from ._ledger import recorded
 from ._replay import UNDO
-from ._run import EDGE_S, OnAsk, Run, Scope, active, place
+from ._run import EDGE_S, Group, Nest, OnAsk, Parking, Run, Scope, active, place
 from ._staying import Stay
 from .budget import Budget
 from .codec.fingerprint import fingerprint
@@ -35,6 +34,7 @@ from .errors import (
     Continued,
     LeaseLost,
     Parked,
+    Refusal,
     RunCancelled,
     RunConflict,
     RunFailed,
@@ -65,6 +65,7 @@ class Engine:
     lease_s: float
     on_ask: OnAsk | None = None
     park_after_s: float = 0.0
+    nest: Callable[[Engine, Agent[..., Any]], Nest] | None = None
 
 
 class Voice(Protocol):
@@ -75,6 +76,27 @@ class Voice(Protocol):
 
     def look(self) -> None:
         """Take what was said meanwhile, without waiting for it."""
+
+
+@dataclass(slots=True)
+class Nested:
+    """The call of a step that is a run of its own, and what is known of that run once somebody has looked."""
+
+    call: Call
+    journal: Journal | None = None
+
+    def entered(self, taken: Run | Journal) -> None:
+        """The child was taken up, or had ended."""
+        run, step_id = self.call.run, self.call.step_id
+        self.journal = taken.journal if isinstance(taken, Run) else taken
+        run.outlays[self.journal.head.run_id] = taken.outlay if isinstance(taken, Run) else taken.ledger.outlay
+        if isinstance(taken, Run):
+            run.children[step_id] = taken
+
+    def origin(self) -> str:
+        """The root of the child's keys: another one in every branch of its parent's history."""
+        generation = self.call.run.journal.generation
+        return f"{self.call.run.origin}/{self.call.step_id}{f'~{generation}' if generation else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +113,7 @@ class Order:
     recorded_arguments: bool = False
     voice: Voice | None = None
     park_after_s: float | None = None
+    nested: Nested | None = None
 
     def fingerprint(self) -> str:
         return fingerprint(self.agent.arguments.bind(self.args, self.kwargs))
@@ -117,25 +140,27 @@ Errand: TypeAlias = Generator[Pause | Claim | Play, Any, Any]
 
 def attend(engine: Engine, order: Order) -> Errand:
     """From the order to its result, through whatever waits the run has in it."""
-    announced, heard = False, set[int]()
+    announced, taken, parking = False, None, Parking(order.run_id, "", 0, frozenset())
     while True:
         try:
             taken = yield from _acquire(engine, order)
-            heard = taken.heard if isinstance(taken, Run) else heard
+            if order.nested is not None:
+                order.nested.entered(taken)
             return (yield Play(taken)) if isinstance(taken, Run) else _result(engine, order, taken)
         except Continued:
             continue
         except RunWaiting as waiting:
+            waiting.parking = parking = _parking(order, taken, waiting) if isinstance(taken, Run) else parking
             if not order.wait:
                 raise
-            if not (order.voice is not None and order.voice.put(order.run_id)) and not announced:
+            if not (order.voice is not None and any(order.voice.put(one.run_id) for one in parking.family())) and not announced:
                 announced = True
                 sys.stderr.write(f"holdfast: {waiting.while_it_waits()}\n")
         except Stopped as stopped:
             raise stopped.error from stopped
         finally:
             engine.keeper.let_go(order.run_id, order)
-        yield from _until_moved(engine, order, heard)
+        yield from _until_moved(engine, order, parking)
 
 
 async def attend_async(engine: Engine, order: Order) -> Any:
@@ -194,7 +219,7 @@ def _acquire(engine: Engine, order: Order) -> Errand:
         loaded = engine.store.load(order.run_id)
         claim: rec.RunStarted | rec.RunResumed
         if loaded is None:
-            journal, claim = Journal(order.run_id), _started(engine, order)
+            journal, claim, forsaken = Journal(order.run_id), _started(engine, order), []
         else:
             journal = Journal.load(*loaded)
             _refuse_conflict(order, journal)
@@ -206,7 +231,7 @@ def _acquire(engine: Engine, order: Order) -> Errand:
                 waited = True
                 yield Pause(POLL_S)
                 continue
-            claim = _resumed(engine, order, journal)
+            claim, forsaken = _resumed(engine, order, journal), _forsaken(engine, order, journal)
         if not engine.keeper.takes(order.run_id, order):
             waited = True
             yield Pause(POLL_S)
@@ -214,7 +239,7 @@ def _acquire(engine: Engine, order: Order) -> Errand:
         try:
             reach("claim.before")
             engine.keeper.enroll()
-            yield from _claimed(engine, Claim(journal, [claim]))
+            yield from _claimed(engine, Claim(journal, [claim, *forsaken]))
             reach("claim.after")
         except LeaseLost:
             refuse_pruned(engine, order.run_id)
@@ -222,10 +247,15 @@ def _acquire(engine: Engine, order: Order) -> Errand:
         except Stopped as stopped:
             engine.keeper.orphans.add(order.run_id)  # the claim may have gone in, and its reply be lost
             raise stopped.error from stopped
+        if forsaken:
+            engine.committer.enter(-1)
+            continue
         run = Run(
             journal=journal, committer=engine.committer, clock=engine.clock, blocking=not order.agent.is_async,
             resources=engine.resources, lease_s=engine.lease_s, on_model_change=order.agent.on_model_change,
             on_ask=engine.on_ask, stay=_stay(engine, order),
+            nest=engine.nest(engine, order.agent) if engine.nest else None,
+            above=order.nested.call.scope if order.nested else None,
         )  # fmt: skip
         run.agent, run.holding = order.agent, order.agent.durability == "milestone"
         return run
@@ -288,11 +318,27 @@ def escaped(journal: Journal) -> list[str]:
     return [step_id for step_id in found if journal.undoing is None or step_id.startswith(UNDO)]
 
 
+def _forsaken(engine: Engine, order: Order, journal: Journal) -> list[rec.Record]:
+    """What closes a child run that nobody waits for any more: its parent has ended, or has cancelled the step that had called it."""
+    parent = journal.started.parent if journal.started is not None and order.nested is None else {}
+    found = engine.store.load(parent["run"]) if parent else None
+    if found is None:
+        return []
+    head, called = found[0], Journal.load(*found).histories.get(parent["step"])
+    why = f"its parent is {head.status}" if head.status in ("done", "cancelled") else ""
+    if called is not None and called.child == order.run_id and isinstance(called.outcome, rec.StepBrokenOff):
+        why = f"step {parent['step']} of its parent, which had called it, was cancelled"
+    return [rec.RunCancelled(by=f"run {head.run_id}", reason=why)] if why else []
+
+
 def _started(engine: Engine, order: Order) -> rec.RunStarted:
+    nested = order.nested
     with at_desk(Desk(engine.store, engine.clock, order.run_id)):
         args = order.encoded()
+    parent = {"run": nested.call.run.id, "step": nested.call.step_id} if nested else {}
     return rec.RunStarted(
-        agent=order.agent.name, version=order.agent.version, fingerprint=order.fingerprint(), origin=order.run_id,
+        agent=order.agent.name, version=order.agent.version, fingerprint=order.fingerprint(),
+        origin=nested.origin() if nested else order.run_id, parent=parent,
         owner=engine.keeper.owner, tags=dict(order.tags), args=args, args_sha=args_digest(args), budget=_budget(order, {}),
     )  # fmt: skip
 
@@ -317,9 +363,31 @@ def _budget(order: Order, before: rec.Json) -> rec.Json:
     return {} if now == before else now
 
 
+def refuse_foreign(journal: Journal, call: Call) -> None:
+    """Refuse to take a run for the child of a step that is not a child of this step's run."""
+    parent = journal.started.parent if journal.started is not None else {}
+    if parent.get("run") != call.run.id:
+        whose = f"a child of run {parent['run']!r}" if parent else "a run of its own"
+        how = f"Give the child another id: await hf.start({call.spec.name}, ..., run_id=ID)"
+        raise Refusal(f"run {journal.head.run_id!r} is {whose}, not a child of run {call.run.id!r}; it is unchanged. {how}")
+
+
+def resting(engine: Engine, run_id: str) -> Parking | None:
+    """A run that waits together with all its children, as far as the store tells; None where there is something to look after."""
+    found = engine.store.load(run_id)
+    if found is None or found[0].status != "waiting":
+        return None
+    within = [resting(engine, child) for child in Journal.load(*found).open_children()]
+    if any(one is None for one in within):
+        return None
+    return Parking(run_id, found[0].note, found[0].wake_us or 0, frozenset(), tuple(one for one in within if one is not None))
+
+
 def _refuse_conflict(order: Order, journal: Journal) -> None:
     started = journal.started
     assert started is not None
+    if order.nested is not None:
+        refuse_foreign(journal, order.nested.call)
     same = started.agent == order.agent.name and (order.recorded_arguments or started.fingerprint == order.fingerprint())
     if not same:
         raise RunConflict(order.run_id, shown_call(started.agent, started.args), shown_call(order.agent.name, order.encoded()))
@@ -341,14 +409,27 @@ def _result(engine: Engine, order: Order, journal: Journal) -> Any:
     raise AssertionError(f"run {order.run_id} has ended without a verdict")
 
 
-def _until_moved(engine: Engine, order: Order, heard: AbstractSet[int]) -> Errand:
-    """Wait, holding nothing, until somebody has written to the run; what it had `heard` already does not wake it."""
+def _parking(order: Order, run: Run, waiting: RunWaiting) -> Parking:
+    return Parking(order.run_id, waiting.waits, run.wakes_us, frozenset(run.heard), tuple(run.parked.values()))
+
+
+def moved(engine: Engine, parking: Parking) -> bool:
+    """Whether a run that waits has something to do, or one that it waits for; what it had heard already does not wake it."""
+    for one in parking.family():
+        head = engine.store.head(one.run_id)
+        if head is None or head.status != "waiting" or (head.wake_us and engine.clock.now_us() >= head.wake_us):
+            return True
+        if any(letter.letter_id not in one.heard for letter in engine.store.letters([one.run_id])):
+            return True
+    return False
+
+
+def _until_moved(engine: Engine, order: Order, parking: Parking) -> Errand:
+    """Wait, holding nothing, until somebody has written to the run or to one that it waits for."""
     run_id = order.run_id
     before = engine.store.head(run_id)
     while before is not None and before.status == "waiting":
-        if any(letter.letter_id not in heard for letter in engine.store.letters([run_id])):
-            return
-        if before.wake_us and engine.clock.now_us() >= before.wake_us:
+        if moved(engine, parking):
             return
         yield Pause(POLL_S)
         if order.voice is not None:
@@ -369,6 +450,8 @@ async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
             outcome: Returned | Raised = Returned(await order.agent.fn(*args, **kwargs))
         except BaseException as error:  # noqa: BLE001 (conclude decides what every way to end means)
             outcome = Raised(error)
+        if run.started_here:
+            outcome = await _joined(run, scope, outcome)
         run.root = None
         for _ in range(run.root_cancels):
             task.uncancel()  # what the engine did to unwind the code is not a cancellation from outside
@@ -380,6 +463,28 @@ async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
             if task.cancelling() > before and bare:  # no time-out and no TaskGroup inside: whoever started the run cancels it
                 raise asyncio.CancelledError from None
             raise
+
+
+def _was_broken_off(outcome: Returned | Raised) -> bool:
+    return isinstance(outcome, Raised) and not isinstance(outcome.error, Exception)
+
+
+async def _joined(run: Run, scope: Scope, outcome: Returned | Raised) -> Returned | Raised:
+    """The agent's code has ended, and so do the child runs that it started: they are waited for, and their failures count."""
+    with Group(scope, 1, 1) as group:
+        group.begun = 1
+        run.park_soon()
+        while not all(task.done() for task in run.started_here):
+            for task in run.started_here if run.ended or run.cancelling or _was_broken_off(outcome) else ():
+                task.cancel()
+            try:
+                await asyncio.wait(run.started_here)
+            except asyncio.CancelledError as error:
+                outcome = Raised(error)
+    if isinstance(outcome, Raised):
+        return outcome
+    errors = [task.exception() for task in run.started_here if not task.cancelled()]
+    return next((Raised(error) for error in errors if error is not None and not getattr(error, "__holdfast_asked__", False)), outcome)
 
 
 def _play_blocking(engine: Engine, order: Order, run: Run) -> Any:

@@ -98,6 +98,7 @@ def _begun(call: Call, attempt: int) -> Life[Any]:
 def _waited(call: Call, wait: Callable[[Call], Life[Came]]) -> Life[Any]:
     """A step that waits for somebody or something; what came is its outcome."""
     body = Body(call)
+    body.usage = getattr(wait, "usage", body.usage)  # a child run tells what it has spent
     call.started_at_us = call.run.clock.now_us()
     try:
         came = yield from wait(call)
@@ -106,7 +107,7 @@ def _waited(call: Call, wait: Callable[[Call], Life[Came]]) -> Life[Any]:
         raise (yield from _failed(call, body, error, 1)) from error
     except (asyncio.CancelledError, BranchLost) as error:
         if call.run.ended is None:
-            yield from _broken_off(call, 1, error)
+            yield from _broken_off(call, 1, error, body.usage)
         raise
     reach("wait.before_outcome")
     seq = yield Commit((*came.records, _done(call, body, value, 1)), came.takes)
@@ -175,7 +176,7 @@ def _safe(call: Call, attempt: int) -> Life[Any]:
     if attempt > 1:
         yield from _taken_up_again(call, attempt)
     while True:
-        if run.journal.ledger.limits:
+        if run.journal.ledger.limits or run.above is not None:
             yield from within_budget(call)
         body = Body(call)
         call.started_at_us = run.clock.now_us()
@@ -293,7 +294,7 @@ def _attempt(call: Call, number: int) -> Life[Move]:
     """An attempt, if nothing stands against it now; where its breaker is open, nothing begins and no intent is written."""
     if call.run.concluding and not call.step_id.startswith(UNDO):
         raise Parked  # the agent has returned: what a stray task would begin now, nobody would wait for
-    if call.run.journal.ledger.limits:
+    if call.run.journal.ledger.limits or call.run.above is not None:
         yield from within_budget(call)
     circuit = call.spec.breaker
     if circuit is None:
@@ -422,7 +423,11 @@ def _fails_with(call: Call, error: rec.Json, attempt: int, usage: Sequence[rec.J
 def _raised_again(call: Call, record: rec.StepFailed) -> BaseException:
     if record.doubt:
         return call.blamed(InDoubt(call.step_id, call.spec.name, record.reason))
-    return call.blamed(rebuild(record.error, raises=(*call.spec.raises, *OURS), step_id=call.step_id, name=call.spec.name))
+    error = rebuild(record.error, raises=(*call.spec.raises, *OURS), step_id=call.step_id, name=call.spec.name)
+    history = call.run.journal.histories.get(call.step_id)
+    if history is not None and history.child:
+        error.add_note(f"raised by child run {history.child!r}, called at step {call.step_id}; `holdfast show {history.child}` tells more")
+    return call.blamed(error)
 
 
 def _given_back(call: Call, record: rec.StepDone) -> Life[Any]:

@@ -42,6 +42,8 @@ def take_back(run: Run) -> Life[Cancelled]:
         taken = tuple(run.taking)
         yield Commit([asked], taken)
         del run.taking[: len(taken)]
+    if run.journal.has_children:
+        raise UndoFailed(run.id, "", "child run", "what its child runs did cannot be undone through it; cancel it without undo")
     run.unchecked.clear()  # what the run relied on outside is no matter any more
     if any(found.open_doubt(run.journal.head.epoch + 1) for step_id, found in _traces(run) if step_id not in run.requested):
         raise Parked

@@ -83,7 +83,7 @@ class Current:
     @property
     def parent(self) -> str | None:
         """The run id of the run that started this one."""
-        return None
+        return self._run.started.parent.get("run")
 
     @property
     def random(self) -> _random.Random:

@@ -307,8 +307,18 @@ class RunFailed(RunError):
         return f"{self.message} (run {self.run_id!r} failed; finished steps are kept, and running it again goes on from the failed one)"
 
 
+class ChildStopped(RunFailed):
+    """A child run cannot go on before somebody has looked after it, and so neither can its parent."""
+
+    def __str__(self) -> str:
+        return f"child run {self.run_id!r} stopped: {self.message} Nothing is lost: look after it, then run the parent again"
+
+
 class RunWaiting(RunError):
     """The run waits for a person or a time, and holds nothing meanwhile."""
+
+    parking: object = None
+    """Where and with whom it waits, for whoever waits for it in this process."""
 
     def __init__(self, run_id: str, waits: str, asks: bool = True) -> None:  # noqa: FBT001, FBT002 (pickled by position)
         self.run_id, self.waits, self.asks = run_id, waits, asks
@@ -557,6 +567,10 @@ class Cancelled(Unwinding):
     def __init__(self, by: str, reason: str) -> None:
         self.by, self.reason = by, reason
         super().__init__(by, reason)
+
+
+class Outspent(Unwinding):
+    """A limit of a run above this one is reached: this one lets go, and the one above asks or fails."""
 
 
 class BranchLost(BaseException):

@@ -175,6 +175,16 @@ async def rounds(number: int) -> list[int]:
     return found
 
 
+@hf.agent(name="parenting")
+async def parenting() -> str:
+    return await childlike("a") + await childlike("b")
+
+
+@hf.agent(name="childlike")
+async def childlike(text: str) -> str:
+    return await remember(text)
+
+
 def record_waits() -> None:
     for answered in (False, True):
         with suppress(hf.RunWaiting):
@@ -241,6 +251,7 @@ def record() -> None:
         play(STORE, undoing, run_id="old-undone")
     play(STORE, rounds, 1, run_id="old-continued")
     record_waits()
+    play(STORE, parenting, run_id="old-parent")
     with suppress(BaseException):
         play(STORE, hoarding, run_id="old-pruned")
     _pruning.WORTH_BYTES = 1

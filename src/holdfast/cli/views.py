@@ -133,6 +133,8 @@ def _run_facts(run: RunView, now_us: int) -> list[Fact]:
     facts += [("model", change) for change in run.model_changes]
     facts += [("started", moment(run.created_us, now_us)), ("changed", moment(run.updated_us, now_us))]
     facts += [("tags", _tags(run.tags))] if run.tags else []
+    facts += [("parent", run.parent)] if run.parent else []
+    facts += [("children", ", ".join(run.children))] if run.children else []
     facts += [("cost", f"${run.usd:,.4f}")] if run.usd and not run.limits else []
     facts += [("spent", _of_the_budget(run))] if run.limits else []
     return facts
@@ -247,6 +249,7 @@ def _item_facts(item: Item, now_us: int) -> list[Fact]:
     facts += [("agent", item.call)] if item.call else []
     facts += [("key", item.key)] if item.key else []
     facts += [("tags", _tags(item.tags))] if item.tags else []
+    facts += [("parent", item.parent)] if item.parent else []
     return [*facts, ("since", moment(item.since_us, now_us))]
 
 

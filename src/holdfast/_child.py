@@ -1,0 +1,331 @@
+"""Runs inside runs: an agent that is called in another one is a step there, and a run of its own.
+
+The parent records `child.started` before the child begins, and the child's outcome as that of the step; in between the child is an
+ordinary run with its own journal, lease and keys, played in the same event loop or thread by the same runner. So a crash at any place
+leaves a step without an outcome, and whoever takes the parent up again takes the child up: one that is done gives its result and
+executes nothing. A child that waits lets go of everything, and its parent's step waits for it to move; one that is cancelled together
+with the step that called it is closed for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import hashlib
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from . import _operate
+from . import _records as rec
+from ._branches import async_scope
+from ._calls import Call, Spec
+from ._commands import Came, Commit, Invoke, Life, Pause, WaitForPerson
+from ._decorators import Agent, Step
+from ._door import within_budget
+from ._drive import drive_async
+from ._duration import Duration
+from ._ending import Raised, Returned
+from ._failpoints import reach
+from ._ids import RUN_ID
+from ._journal import Journal
+from ._ledger import Outlay
+from ._run import PARK_CHECK_S, Body, Group, Parking, Run, Scope, place
+from ._runner import Engine, Nested, Order, attend_async, attend_blocking, moved, refuse_foreign, resting
+from ._steps import life
+from ._timeouts import timeout as time_out
+from .budget import Budget
+from .codec.signature import return_annotation
+from .errors import (
+    BranchLost,
+    BudgetExceeded,
+    ChildStopped,
+    LeaseLost,
+    LostContext,
+    Misuse,
+    Outspent,
+    Parked,
+    Refusal,
+    RunCancelled,
+    RunFailed,
+    RunInterrupted,
+    RunWaiting,
+    StoreError,
+    Unwinding,
+    WrongMode,
+)  # fmt: skip
+
+POLL_S = 0.1
+"""How often a step looks whether the child that it waits for has moved, while other lines of its run go on."""
+
+KEPT_OF_PARENT = 80
+"""Characters of the parent's id with which the id of a child begins, where both together are too long."""
+
+RAISED = (RunCancelled, RunFailed, BudgetExceeded, Refusal)
+"""Errors of a child run, beside the builtin ones, that its parent gets as themselves."""
+
+
+class Wish(NamedTuple):
+    """What the parent wants of a child beyond its arguments."""
+
+    run_id: str = ""
+    tags: dict[str, str] | None = None
+    budget: Budget | None = None
+    threaded: bool = False
+
+
+class Children:
+    """The runs inside the runs of one agent."""
+
+    def __init__(self, engine: Engine, agent: Agent[..., Any]) -> None:
+        self.engine, self._agent = engine, agent
+
+    def call(self, agent: Agent[..., Any], scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call an agent as a child run: a step that gives its result."""
+        self._refuse_undoing(agent)
+        if not scope.run.blocking and not agent.is_async:
+            remedy = f"Make {agent.name!r} `async def`, or have it run in a thread: handle = await hf.start({agent.name}, ...)"
+            raise WrongMode(agent.name, scope.run.started.agent, remedy)
+        return Step(self._spec(agent, Wish(), is_async=agent.is_async))(*args, **kwargs)
+
+    def begin(
+        self, agent: Agent[..., Any], args: tuple[Any, ...], *, run_id: str, tags: dict[str, str], budget: Budget | None
+    ) -> Started:
+        """Start an agent as a child run that executes beside the code that started it."""
+        self._refuse_undoing(agent)
+        scope = async_scope("start")
+        if scope.parent is not None:
+            raise Misuse("hf.start was called in a branch, which runs beside others already; nothing was started. Call the agent itself")
+        wish = Wish(run_id, tags, budget, threaded=not agent.is_async)
+        return Started(self.engine, Call(self._spec(agent, wish, is_async=True), scope, scope.reserve(), args, {}), run_id)
+
+    def close(self, run: Run) -> None:
+        """Cancel the children that the run did not come to the end of; one that failed stays failed, and cannot go on without it."""
+        for child in run.journal.open_children():
+            head = self.engine.store.head(child)
+            if head is not None and head.status not in ("done", "cancelled", "failed"):
+                reach("child.before_cancel")
+                _closed(self.engine, child, by=f"run {run.id}", reason="its parent has ended")
+
+    def _spec(self, agent: Agent[..., Any], wish: Wish, *, is_async: bool) -> Spec:
+        wait = Calling(self.engine, agent, wish)
+        returns = return_annotation(agent.fn)
+        return Spec(fn=agent.fn, name=agent.name, is_async=is_async, raises=RAISED, returns=returns, wait=wait)
+
+    def _refuse_undoing(self, agent: Agent[..., Any]) -> None:
+        if self._agent.on_failure == "undo":
+            told = f"agent {self._agent.name!r} is undone when it fails, and what child runs did cannot be undone through their parent"
+            raise Misuse(f"{told}: {agent.name!r} was not called. Call its steps instead, or drop on_failure='undo'")
+
+
+class Calling:
+    """One call of a child, as the life of the parent's step; `usage` is what it spent that the parent has not counted yet."""
+
+    def __init__(self, engine: Engine, agent: Agent[..., Any], wish: Wish) -> None:
+        self._engine, self._agent, self._wish = engine, agent, wish
+        self.usage: list[rec.Json] = []
+
+    def __call__(self, call: Call) -> Life[Came]:
+        """From the call to the result of the child, through whatever waits it has in it."""
+        child = yield from self._begun(call)
+        nested = Nested(call)
+        order = Order(
+            agent=self._agent, run_id=child, args=call.args, kwargs=call.kwargs, tags=self._wish.tags or {}, budget=self._wish.budget,
+            wait=False, nested=nested,
+        )  # fmt: skip
+        try:
+            parking = resting(self._engine, child)
+            if parking is not None:  # to take it up would only have it park again
+                yield from self._until_moved(call, parking)
+            while True:
+                call.run.check()
+                reach("child.before_take")
+                outcome = yield Invoke(Body(call), self._player(call), (self._engine, order), {}, None)
+                reach("child.after_take")
+                call.run.children.pop(call.step_id, None)
+                if isinstance(outcome, Returned):
+                    return Came(outcome.value)
+                yield from self._followed(call, nested, outcome.error)
+        except (asyncio.CancelledError, BranchLost):
+            if call.run.ended is None:
+                call.run.parked.pop(call.step_id, None)
+            if call.run.ended is None and call.scope.cause():
+                _closed(self._engine, child, by=f"run {call.run.id}", reason=f"step {call.step_id}, which had called it, was cancelled")
+            raise
+        finally:
+            self._account(call, nested)
+
+    def _begun(self, call: Call) -> Life[str]:
+        """The id of the child: recorded before it begins, so that there is one child only, whatever crashes."""
+        run = call.run
+        history = run.journal.histories.get(call.step_id)
+        if history is not None and history.child:
+            return history.child
+        child = run.journal.left_child(call.spec.name, call.fingerprint) or self._wish.run_id or child_id(run, call.step_id)
+        found = self._engine.store.load(child)
+        if found is not None:
+            refuse_foreign(Journal.load(*found), call)
+        reach("child.before")
+        yield Commit([rec.ChildStarted(step_id=call.step_id, child=child, name=call.spec.name, fingerprint=call.fingerprint)])
+        reach("child.after")
+        return child
+
+    def _player(self, call: Call) -> Callable[..., Any]:
+        if call.run.blocking:
+            return _played
+        return _threaded if self._wish.threaded else _playing
+
+    def _followed(self, call: Call, nested: Nested, error: BaseException) -> Life[None]:
+        """What the way in which a child ended, or stopped, means for its parent; return where the child is to be taken up again."""
+        run = call.run
+        match error:
+            case RunWaiting(parking=Parking() as parking):
+                yield from self._until_moved(call, parking)
+            case Outspent():
+                yield from within_budget(call)
+            case LeaseLost():
+                pass  # somebody else goes on with it: its result is waited for
+            case RunCancelled() if run.cancelling is not None:
+                raise run.cancelling
+            case RunCancelled() if call.scope.cause():
+                raise BranchLost if run.blocking else asyncio.CancelledError
+            case RunInterrupted():
+                raise run.stop(RunInterrupted(run.id, call.step_id)) from error
+            case StoreError():
+                raise run.stop(error) from error
+            case _:
+                if nested.journal is not None and nested.journal.head.status == "blocked":
+                    raise run.stop(ChildStopped(nested.journal.head.run_id, f"{error}")) from error
+                raise error
+
+    def _until_moved(self, call: Call, parking: Parking) -> Life[None]:
+        """Wait for the child; the run parks with it where nothing else is left to do."""
+        run = call.run
+        run.parked[call.step_id] = parking
+        yield Pause(PARK_CHECK_S)  # a branch that has just ended may have something to say before the run parks
+        while not moved(self._engine, parking):
+            run.check()
+            yield WaitForPerson(f"child:{parking.run_id}", run.clock.now_us() + int(POLL_S * 1e6), call.step_id)
+        del run.parked[call.step_id]
+
+    def _account(self, call: Call, nested: Nested) -> None:
+        """What the child spent since the parent last counted it."""
+        run, journal = call.run, nested.journal
+        run.children.pop(call.step_id, None)
+        if journal is None:
+            return
+        child = journal.head.run_id
+        if run.ended is None:  # else nobody counts it here, and a run above may look for what was spent
+            run.outlays.pop(child, None)
+        spent = journal.ledger.outlay().plus(run.journal.ledger.charged.get(child, Outlay()), -1)
+        if any(spent):
+            self.usage.append({"run": child, **{name: value for name, value in spent._asdict().items() if value}})
+
+
+def child_id(run: Run, step_id: str) -> str:
+    """The id of the child that a step calls; another one after the code of the parent has changed."""
+    generation = run.journal.generation
+    found = f"{run.id}.{step_id}{f'-{generation}' if generation else ''}"
+    if RUN_ID.fullmatch(found):
+        return found
+    return f"{run.id[:KEPT_OF_PARENT]}.{hashlib.sha256(found.encode()).hexdigest()[:32]}"
+
+
+async def _playing(engine: Engine, order: Order) -> Returned | Raised:
+    try:
+        return Returned(await attend_async(engine, order))
+    except (Exception, Unwinding) as error:  # noqa: BLE001 (the parent's step decides)
+        return Raised(error)
+
+
+def _played(engine: Engine, order: Order) -> Returned | Raised:
+    try:
+        return Returned(attend_blocking(engine, order))
+    except (Exception, Unwinding) as error:  # noqa: BLE001 (the parent's step decides)
+        return Raised(error)
+
+
+async def _threaded(engine: Engine, order: Order) -> Returned | Raised:
+    """A `def` agent beside an event loop; where its step is cancelled it ends at its next step, and is waited for."""
+    work = asyncio.ensure_future(asyncio.to_thread(_played, engine, order))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        nested = order.nested
+        child = nested.call.run.children.get(nested.call.step_id) if nested is not None else None
+        if child is not None:
+            child.heed()
+            child.unwind(child.cancelling or Parked())
+        await asyncio.wait([work])
+        raise
+
+
+def _closed(engine: Engine, child: str, *, by: str, reason: str) -> None:
+    """Cancel a child that nobody waits for any more; what has ended stays as it is, and one that executes elsewhere is told."""
+    head = engine.store.head(child)
+    if head is not None and head.status not in ("done", "cancelled"):
+        with suppress(Refusal):
+            _operate.cancel(engine, child, by=by, reason=reason)
+
+
+class Started:
+    """A child run that executes beside the code that started it."""
+
+    def __init__(self, engine: Engine, call: Call, run_id: str) -> None:
+        self._engine, self._call = engine, call
+        run, history = call.run, call.run.journal.histories.get(call.step_id)
+        left = run.journal.left_child(call.spec.name, call.fingerprint)
+        self.run_id = (history.child if history else "") or left or run_id or child_id(run, call.step_id)
+        run.branches += 1
+        self.task = asyncio.get_running_loop().create_task(self._lived(), context=contextvars.copy_context())
+        run.started_here.append(self.task)
+
+    async def _lived(self) -> Any:
+        run, call = self._call.run, self._call
+        call.scope = Scope(run, f"{call.step_id}.0", None)
+        place.set(call.scope)
+        try:
+            return await drive_async(life(call), run, call.scope)
+        finally:
+            run.branches -= 1
+            call.scope.close()
+
+    async def result(self, timeout: Duration | None) -> Any:
+        """The result of the child; the code that waits for it lets its run park meanwhile."""
+        scope = async_scope("start")
+        if scope.run is not self._call.run:
+            raise LostContext(f"result of child run {self.run_id}", "another run than the one that started it")
+        if timeout is None:
+            return await self._joined(scope)
+        async with time_out(timeout):
+            return await self._joined(scope)
+
+    async def _joined(self, scope: Scope) -> Any:
+        group = Group(scope, 1, 1)
+        group.begun = 1
+        scope.run.groups.append(group)
+        try:
+            scope.run.park_soon()
+            await asyncio.wait([self.task])
+        finally:
+            scope.run.groups.remove(group)
+        error = None if self.task.cancelled() else self.task.exception()
+        if error is not None:
+            error.__holdfast_asked__ = True  # type: ignore[attr-defined]
+        return self.task.result()
+
+    def status(self) -> str:
+        """Where the child stands now."""
+        head = self._engine.store.head(self.run_id)
+        return "queued" if head is None else head.status
+
+    def cancel(self, *, undo: bool, by: str, reason: str) -> None:
+        """Cancel the child, as a step of its parent; one that has ended stays as it is."""
+        if undo:
+            raise Misuse("a child run cannot be undone by its parent's code; nothing was changed. Cancel it without undo")
+        who = by or f"run {self._call.run.id}"
+
+        def cancel_child(run_id: str, reason: str) -> None:
+            _closed(self._engine, run_id, by=who, reason=reason)
+
+        Step(Spec(fn=cancel_child, name="cancel", is_async=False))(self.run_id, reason)
