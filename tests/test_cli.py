@@ -279,7 +279,7 @@ def test_help_shows_the_exit_codes_and_every_command_an_example(capsys: pytest.C
     assert "Exit codes:" in text
     assert "130  interrupted" in text
     names = [line.split()[0] for line in text.partition("Commands:")[2].partition("Exit codes:")[0].strip().splitlines() if line.strip()]
-    assert names == ["runs", "show", "history", "resume", "cancel", "answer", "send", "inbox", "resolve", "check", "demo"]
+    assert names == ["runs", "show", "history", "resume", "cancel", "answer", "send", "inbox", "resolve", "check", "fork", "edit", "demo"]
     for name in names:
         assert main([name, "--help"]) == 0
         assert f"Examples:\n    holdfast {name}" in capsys.readouterr().out

@@ -38,6 +38,9 @@ WAITS = (
 )
 """Places that only a run passes which waits, or sends to one that does."""
 
+TIME_TRAVEL = ("edit.before", "edit.after", "fork.before", "fork.after", "effect.before_reuse", "effect.after_reuse")
+"""Places that are passed by who goes back in a run, and by a call whose result is taken over."""
+
 BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after")
 """Places that no run passes."""
 
@@ -48,7 +51,7 @@ def arm(spec: str) -> None:
     """Arm `name:count`; an unknown name is an error, so that a sweep cannot silently test nothing."""
     global _armed  # noqa: PLW0603 (a process has one set of failpoints)
     name, _, count = spec.partition(":")
-    if name not in (*NAMES, *WAITS, *BESIDE):
+    if name not in (*NAMES, *WAITS, *TIME_TRAVEL, *BESIDE):
         raise ValueError(f"no failpoint is called {name!r}")
     _armed = {name: int(count or 1)}
 

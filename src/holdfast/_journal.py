@@ -15,12 +15,15 @@ from typing import Any, NamedTuple
 
 from . import _records as rec
 from ._ledger import BUDGET, Ledger
+from ._lineage import Pair, Unread, happened, heard, label, standing, unread
 from ._models import Models
 from ._replay import QUESTION, UNDO, History, Question
 from .errors import Damaged, LeaseLost, Unwinding
 from .store import Append, Head, Row
 
 GENESIS = b"\0" * 32
+FORK_OF = "fork_of"
+"""The tag that names the run which another one branches from."""
 STEP_KINDS = (
     rec.StepStarted, rec.AttemptFailed, rec.StepDone, rec.StepFailed, rec.StepBrokenOff,
     rec.DoubtOpened, rec.DoubtSettled, rec.TimeoutFired,
@@ -56,7 +59,8 @@ def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
             spent = rec.cost_usd(record.usage) if record.usage else 0.0
             return head._replace(usd=head.usd + spent) if spent else head
         case rec.RunStarted():
-            tags = json.dumps(record.tags, sort_keys=True, ensure_ascii=False)
+            lineage = {FORK_OF: record.fork_of} if record.fork_of else {}
+            tags = json.dumps({**record.tags, **lineage}, sort_keys=True, ensure_ascii=False)
             status = "running" if record.owner else "queued"
             return head._replace(agent=record.agent, status=status, owner=record.owner or None, created_us=at_us, tags=tags)
         case rec.RunResumed():
@@ -67,14 +71,22 @@ def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
             return head._replace(status="failed", owner=None, note=_short(record.error))
         case rec.RunWaiting():
             return head._replace(status="waiting", owner=None, note=record.waits, wake_us=record.wake_us or None)
-        case rec.RunReleased():
-            return head._replace(status="queued", owner=None, note=record.reason)
+        case rec.RunReleased() | rec.RunForked():
+            return _let_go(head, record, at_us)
         case rec.RunUndoing():
             return head._replace(note=f"to be undone by {record.by}{': ' + record.reason if record.reason else ''}")
         case rec.RunBlocked() | rec.RunRepaired():
             note = _short(record.error) if isinstance(record, rec.RunBlocked) else _repaired(head.run_id, record)
             return head._replace(status="blocked", owner=None, note=note, wake_us=None)
     return head
+
+
+def _let_go(head: Head, record: rec.RunReleased | rec.RunForked, at_us: int) -> Head:
+    """Nobody has the run: its owner left it, or it has just been made of another one."""
+    if isinstance(record, rec.RunReleased):
+        return head._replace(status="queued", owner=None, note=record.reason)
+    told = f"a fork of {record.source} at step {record.at}"
+    return head._replace(status="queued", owner=None, note=told, wake_us=None, created_us=at_us)
 
 
 def at_position(head: Head, row: Row) -> Head:
@@ -161,8 +173,9 @@ class Journal:
     """The records of one run that this process knows, and the place where the next ones are sealed."""
 
     __slots__ = (
-        "_unsettled", "asks", "behind", "broken", "claims", "generation", "groups", "head", "histories", "keeps", "ledger", "looks",
-        "models", "prints", "silences", "started", "states", "superseded", "taken", "times", "undoing", "verdict", "waits",
+        "_unsettled", "asks", "behind", "broken", "claims", "forked", "generation", "groups", "head", "histories", "keeps", "ledger",
+        "looks", "models", "prints", "silences", "started", "states", "superseded", "taken", "times", "turned", "undoing", "unread",
+        "verdict", "waits",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
@@ -172,6 +185,9 @@ class Journal:
         self._unsettled: dict[str, History] = {}
         self.superseded: list[tuple[str, History]] = []
         self.behind: dict[str, Behind] = {}
+        self.turned: rec.StepEdited | rec.StateEdited | rec.RunForked | None = None
+        self.forked: rec.RunForked | None = None
+        self.unread: dict[str, Unread] = {}
         self.ledger = Ledger()
         self.generation = 0
         self.groups: set[str] = set()
@@ -193,12 +209,29 @@ class Journal:
     @classmethod
     def load(cls, head: Head, rows: Sequence[Row]) -> Journal:
         """Verify and index everything that was recorded."""
-        journal = cls(head.run_id)
+        journal, pairs = cls(head.run_id), list[Pair]()
         for row, record in verified(head, rows):
+            if isinstance(record, rec.StepEdited | rec.StateEdited) and not record.in_fork:
+                journal, pairs = journal._gone_back(record, pairs)
             journal.ledger.fold(record, row.at_us)
-            journal._index(record, row)
+            journal._index(record, row)  # noqa: SLF001 (one of its own, which going back may have put in its place)
+            pairs.append((row, record))
         journal.head = head
         return journal
+
+    def _gone_back(self, record: rec.StepEdited | rec.StateEdited, pairs: Sequence[Pair]) -> tuple[Journal, list[Pair]]:
+        """The journal of what stands where the run goes back to a step, with what is remembered of the rest; and its records."""
+        after, run_id = record.after, self.head.run_id
+        kept = standing(pairs, after, {step_id for step_id, history in self.histories.items() if history.first_seq <= after})
+        fresh = Journal(run_id)
+        for row, each in kept:
+            fresh._index(each, row)
+        fresh.ledger, fresh.forked, fresh.generation = self.ledger, self.forked, self.generation + 1
+        fresh.superseded = [*self.superseded, *happened(self.histories.items(), after)]
+        fresh.unread = {**self.unread, **{each.mark: each for each in unread(run_id, pairs, after, self.histories)}}
+        if BUDGET in self.asks:
+            fresh.asks[BUDGET] = self.asks[BUDGET]
+        return fresh, kept
 
     def outcomes(self) -> list[int]:
         """The seqs of all outcomes that replay will give back, in order; an undo's is not asked for by the code."""
@@ -229,6 +262,7 @@ class Journal:
                 case rec.StateSaved():
                     pass
                 case rec.StepDone() if record.step_id not in self.keeps:
+                    self._take_over(record.reused)
                     found = self.histories.pop(record.step_id, None)
                     if found is not None:
                         self._make_way(found, record)
@@ -279,7 +313,10 @@ class Journal:
                 self.undoing = record
                 self.retrace()
             case rec.RunAccepted():
+                self.turned = None
                 self._accept(record.step_id, row.epoch)
+            case rec.RunForked() | rec.StepEdited() | rec.StateEdited():
+                self._turn(record)
             case _:
                 self._index_beside(record, row)
 
@@ -381,6 +418,26 @@ class Journal:
         self.groups = {group for found in self.histories for group in _groups_above(found)}
         self.states = {name: [saved for saved in values if saved[0] < seq] for name, values in self.states.items()}
 
+    def _turn(self, record: rec.RunForked | rec.StepEdited | rec.StateEdited) -> None:
+        """Somebody went back to an earlier step: from here on the run takes another path."""
+        if not (isinstance(record, rec.StepEdited) and record.in_fork):
+            self.turned = record
+        match record:
+            case rec.RunForked():
+                self.forked = record
+                self.superseded, self.unread = heard(record.value)
+            case rec.StepEdited():
+                self.histories[record.step_id].edit(record)
+                self._unsettled.pop(record.step_id, None)
+            case rec.StateEdited():
+                self.states.setdefault(record.step_id, []).append((record.after, record.value or b"null"))
+
+    def _take_over(self, reused: str) -> None:
+        """The result of an effect that was superseded has become that of a call: it stands for no other one."""
+        found = next((pair for pair in self.superseded if label(*pair) == reused), None) if reused else None
+        if found is not None:
+            self.superseded.remove(found)
+
     def _index_beside(self, record: rec.Record, row: Row) -> None:
         """What is recorded beside the steps: states, times, waits, prints, models."""
         match record:
@@ -392,6 +449,7 @@ class Journal:
                 self.waits[record.step_id] = record
             case rec.MessageTaken():
                 self.taken.add(record.key)
+                self.unread.pop(record.again, None)
             case rec.WatchTaken():
                 self.prints[record.step_id] = record.found
                 self.looks[record.step_id] = self.looks.get(record.step_id, 0) + (not record.accepted)
@@ -433,6 +491,10 @@ class Journal:
             history = self.histories[record.step_id] = History()
             if not getattr(record, "lost", False):
                 self.groups.update(_groups_above(record.step_id))
+        if isinstance(record, rec.StepDone):
+            self._take_over(record.reused)
+        elif isinstance(record, rec.DoubtSettled) and record.verdict == "landed" and history.doubt is not None:
+            self._take_over(history.doubt.same_as)
         history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)
         if history.outcome is not None:
             self.waits.pop(record.step_id, None)

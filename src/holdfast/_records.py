@@ -50,6 +50,7 @@ class RunStarted(Record):
     tags: dict[str, str] = field(default_factory=dict)
     args_sha: str = ""
     budget: Json = field(default_factory=dict)
+    fork_of: str = ""
 
 
 @fact(kw_only=True)
@@ -130,6 +131,24 @@ class RunAccepted(Record):
 
 
 @fact(kw_only=True)
+class RunForked(Record):
+    """The run is a branch of `source`, whose records up to `after` stand before this one; `at` is the step that it branches from.
+
+    `value` tells of the effects that the source did after that point, and of messages that it took; `effects` says what becomes of a call
+    that was made there already. `origin` is the root of the keys from here on.
+    """
+
+    kind = "run.forked"
+    source: str
+    at: str
+    after: int
+    origin: str
+    by: str
+    reason: str = ""
+    effects: str = "ask"
+
+
+@fact(kw_only=True)
 class RunRepaired(Record):
     """The records from `bad_seq` on were damaged: `moved` of them were moved aside, `unreadable` could not be read or were not there.
 
@@ -186,7 +205,10 @@ class AttemptFailed(Record):
 
 @fact(kw_only=True)
 class StepDone(Record):
-    """A step returned; `value` is its encoded result, or nothing where `not_kept` says why."""
+    """A step returned; `value` is its encoded result, or nothing where `not_kept` says why.
+
+    `reused` where the effect was not executed: the step, or run and step, whose result was taken over.
+    """
 
     kind = "step.done"
     name: str
@@ -198,6 +220,7 @@ class StepDone(Record):
     usage: list[Json] = field(default_factory=list)
     not_kept: str = ""
     shown: str = ""
+    reused: str = ""
 
 
 @fact(kw_only=True)
@@ -238,7 +261,8 @@ class StepBrokenOff(Record):
 class DoubtOpened(Record):
     """It is not known whether an effect happened; `action` is what in_doubt says, or why it became "ask".
 
-    `lost` where only records that a repair moved aside told of it, or could have; `delay_ms` before it is run again.
+    `lost` where only records that a repair moved aside told of it, or could have; `delay_ms` before it is run again; `same_as` is the step
+    at which the same call was made, on a path that was given up.
     """
 
     kind = "doubt.opened"
@@ -250,6 +274,7 @@ class DoubtOpened(Record):
     lost: bool = False
     key: str = ""
     args_sha: str = ""
+    same_as: str = ""
 
 
 @fact(kw_only=True)
@@ -323,7 +348,8 @@ class WaitBegun(Record):
 class MessageTaken(Record):
     """A step took the message `name`, which `by` had sent; `key` tells repetitions of one sending.
 
-    `unfit` says why it was put aside instead, where it is not what the code receives.
+    `unfit` says why it was put aside instead, where it is not what the code receives; `again` which message it is, where it had been taken
+    before on a path that was given up.
     """
 
     kind = "message.taken"
@@ -331,6 +357,7 @@ class MessageTaken(Record):
     by: str
     key: str = ""
     unfit: str = ""
+    again: str = ""
 
 
 @fact(kw_only=True)
@@ -402,6 +429,36 @@ class StateSaved(Record):
 
 
 @fact(kw_only=True)
+class StepEdited(Record):
+    """Somebody gave the step another outcome, `value`, in the place of the one at `after`; what was recorded after that is superseded.
+
+    `effects` says what becomes of a call that was made there already; `in_fork` where the run had been put back to its point before.
+    """
+
+    kind = "step.edited"
+    name: str
+    fingerprint: str
+    after: int
+    by: str
+    reason: str = ""
+    effects: str = "ask"
+    in_fork: bool = False
+
+
+@fact(kw_only=True)
+class StateEdited(Record):
+    """Somebody gave the state object `step_id` another `value` at the step `at`, whose outcome is at `after`; as `StepEdited` else."""
+
+    kind = "state.edited"
+    at: str
+    after: int
+    by: str
+    reason: str = ""
+    effects: str = "ask"
+    in_fork: bool = False
+
+
+@fact(kw_only=True)
 class TimeRead(Record):
     """The scope `step_id` read the time; `times_us` are the readings since its last commit."""
 
@@ -412,10 +469,10 @@ class TimeRead(Record):
 KINDS: dict[str, type[Record]] = {
     cls.kind: cls
     for cls in (
-        RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunRepaired,
-        RunUndoing, StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
+        RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunForked,
+        RunRepaired, RunUndoing, StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
         DoubtOpened, DoubtSettled, AskOpened, AskAnswered, AskClosed, WaitBegun, MessageTaken, BudgetSet, WatchTaken, WatchDrifted,
-        ModelChanged, ModelAccepted, TimeoutFired, StateSaved, TimeRead,
+        ModelChanged, ModelAccepted, TimeoutFired, StateSaved, StepEdited, StateEdited, TimeRead,
     )
 }  # fmt: skip
 

@@ -85,6 +85,7 @@ def repair(engine: Engine, run_id: str, *, dry_run: bool, by: str, reason: str) 
     if head is None and not rows:
         raise UnknownRun(run_id, store.url)
     damage = _examined(run_id, head, rows, reads=_reads(engine, run_id, rows))
+    _refuse_half_fork(damage)
     mending, records = _decided(damage, by=by, reason=reason)
     if dry_run:
         return mending
@@ -100,6 +101,14 @@ def repair(engine: Engine, run_id: str, *, dry_run: bool, by: str, reason: str) 
         raise Refusal(f"run {run_id!r} moved meanwhile; nothing was changed. Check it again")
     reach("repair.after")
     return replace(mending, done=True)
+
+
+def _refuse_half_fork(damage: _Damage) -> None:
+    """A fork that has lost what it knows of its source could do again what happened there."""
+    started, run_id = damage.journal.started, damage.journal.head.run_id
+    if started is not None and started.fork_of and damage.journal.forked is None:
+        lost = f"what run {run_id!r} knows of {started.fork_of!r}, of which it is a fork, is damaged"
+        raise Refusal(f"{lost}; nothing was changed. Fork {started.fork_of!r} again")
 
 
 def _reads(engine: Engine, run_id: str, rows: Sequence[Row]) -> bool:

@@ -152,6 +152,14 @@ async def waiting() -> str:
     return colour + await hf.receive("note", str)
 
 
+@hf.agent
+async def telling() -> str:
+    known: list[str] = hf.state([])
+    known.append("a")
+    known.append(await remember("b"))
+    return await say("c")
+
+
 def record_waits() -> None:
     for answered in (False, True):
         with suppress(hf.RunWaiting):
@@ -217,6 +225,16 @@ def record() -> None:
     with suppress(ValueError):
         play(STORE, undoing, run_id="old-undone")
     record_waits()
+    record_branches()
+
+
+def record_branches() -> None:
+    """Somebody goes back in a run, in place and as another one."""
+    play(STORE, telling, run_id="old-source")
+    with hf.Holdfast(STORE) as app:
+        app.fork("old-source", at=1, edits={1: "x"}, effects="reuse", new_id="old-fork", by="ann", reason="what if")
+        app.edit("old-fork", 1, "y", by="ann", reason="rather so")
+        app.edit_state("old-fork", ["z"], at=1, effects="repeat", by="ann", reason="and so")
 
 
 def lose_the_tail(run_id: str) -> None:

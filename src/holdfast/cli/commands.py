@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from holdfast import __version__ as holdfast_version
 from holdfast import _inspect
-from holdfast.cli import views
+from holdfast.cli import timetravel, views
 from holdfast.cli.exits import MEANINGS, Exit
 from holdfast.cli.location import opened
 from holdfast.cli.options import (
@@ -330,6 +330,10 @@ def check(
         parts = {"store": holdfast.store.url, "good": good, "problems": problems, "runs": verdicts}
         screen.say(views.check_page(verdicts, problems, screen.setting()), **parts)
     return Exit.FINE if good else Exit.DAMAGED
+
+
+app.command(epilog=timetravel.FORK_EXAMPLES)(timetravel.fork)
+app.command(epilog=timetravel.EDIT_EXAMPLES)(timetravel.edit)
 
 
 @app.command(epilog=examples("holdfast demo"))
