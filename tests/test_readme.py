@@ -22,6 +22,7 @@ DRIFT = ROOT / "docs" / "drift.md"
 DOUBT = ROOT / "docs" / "doubt.md"
 LIMITS = ROOT / "docs" / "limits.md"
 WAITING = ROOT / "docs" / "waiting.md"
+TIME_TRAVEL = ROOT / "docs" / "time-travel.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
@@ -120,8 +121,8 @@ def test_the_snippets_of_the_page_are_python(page: Path) -> None:
 
 @pytest.mark.parametrize(
     ("page", "printed"),
-    [(GUIDE, "the run has ended\n"), (DOUBT, ""), (DRIFT, ""), (LIMITS, ""), (WAITING, "")],
-    ids=["guide", "doubt", "drift", "limits", "waiting"],
+    [(GUIDE, "the run has ended\n"), (DOUBT, ""), (DRIFT, ""), (LIMITS, ""), (WAITING, ""), (TIME_TRAVEL, "")],
+    ids=["guide", "doubt", "drift", "limits", "waiting", "time-travel"],
 )
 def test_the_snippets_of_the_page_run_in_order(page: Path, printed: str, tmp_path: Path) -> None:
     (tmp_path / "snippets.py").write_text("\n".join(blocks(page, "python")))

@@ -248,12 +248,32 @@ def test_a_fork_of_a_fork_knows_what_happened_in_both(app: hf.Holdfast) -> None:
     assert WORLD.charged == [("o-1", 500), ("o-1", 700)]
 
 
+def test_calls_of_two_paths_at_one_step_are_told_apart(app: hf.Holdfast) -> None:
+    stopped(app)
+    app.edit("r", 1, {"cents": 700})
+    assert bought(app) == "sent r-2"
+    app.fork("r", at=1)
+    with pytest.raises(hf.RunWaiting):
+        bought(app, run_id="r.f1")
+    [item] = app.inbox()
+    assert item.commands[0].endswith("""--landed '"r-2"'""")
+    app.resolve("r.f1", "2", landed="r-2")
+    app.fork("r", at=1, edits={1: {"cents": 500}}, effects="reuse")
+    assert bought(app, run_id="r.f2") == "sent r-1"
+    assert WORLD.charged == [("o-1", 500), ("o-1", 700)]
+
+
 def test_the_same_fork_again_is_that_fork_and_another_one_is_refused(app: hf.Holdfast, store: Store) -> None:
     bought(app)
     for _ in range(2):
         assert app.fork("r", at=1, edits={1: {"cents": 1}}, new_id="b", by="ann") == "b"
         assert app.fork("r", at=2, by="ann") == "r.f1"
     before = loaded(store, "b")
+    with pytest.raises(hf.RunWaiting):
+        bought(app, run_id="r.f1")
+    assert app.fork("r", at=2, by="ann") == "r.f2"
+    with pytest.raises(Refusal, match="there is a run 'b' already"):
+        app.fork("r", at=1, new_id="b", by="ann")
     with pytest.raises(Refusal, match="there is a run 'b' already"):
         app.fork("r", at=1, edits={1: {"cents": 2}}, new_id="b", by="ann")
     with pytest.raises(Refusal, match="there is a run 'r' already"):

@@ -18,7 +18,7 @@ from ._checkpoints import STATES, Checkpoint, checkpoints, message
 from ._duration import Duration, seconds
 from ._ids import checked_run_id
 from ._journal import FORK_OF, Journal, empty_head, verified
-from ._lineage import label, result_of
+from ._lineage import named, result_of
 from ._replay import UNDO, History, Question
 from ._runner import Engine
 from .budget import Spent
@@ -453,9 +453,9 @@ def _asks(engine: Engine, journal: Journal) -> list[tuple[str, Question]]:
 
 def _made(journal: Journal, step_id: str) -> str:
     """The result of the same call on a path that was given up, as a word of a command."""
-    doubt = journal.histories[step_id].doubt
-    same = [found for superseded, found in journal.superseded if doubt and doubt.same_as and label(superseded, found) == doubt.same_as]
-    value = result_of(same[0]) if same else None
+    history = journal.histories[step_id]
+    same = named(journal.superseded, history.doubt.same_as if history.doubt else "", history.fingerprint)
+    value = result_of(same[1]) if same else None
     return shlex.quote(value.decode("utf-8", "replace")) if value is not None else "RESULT"
 
 

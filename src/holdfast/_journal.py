@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from . import _records as rec
 from ._ledger import BUDGET, Ledger
-from ._lineage import Pair, Unread, happened, heard, label, standing, unread
+from ._lineage import Pair, Unread, happened, heard, named, standing, unread
 from ._models import Models
 from ._replay import QUESTION, UNDO, History, Question
 from .errors import Damaged, LeaseLost, Unwinding
@@ -262,7 +262,7 @@ class Journal:
                 case rec.StateSaved():
                     pass
                 case rec.StepDone() if record.step_id not in self.keeps:
-                    self._take_over(record.reused)
+                    self._take_over(record.reused, record.fingerprint)
                     found = self.histories.pop(record.step_id, None)
                     if found is not None:
                         self._make_way(found, record)
@@ -432,9 +432,9 @@ class Journal:
             case rec.StateEdited():
                 self.states.setdefault(record.step_id, []).append((record.after, record.value or b"null"))
 
-    def _take_over(self, reused: str) -> None:
+    def _take_over(self, reused: str, fingerprint: str) -> None:
         """The result of an effect that was superseded has become that of a call: it stands for no other one."""
-        found = next((pair for pair in self.superseded if label(*pair) == reused), None) if reused else None
+        found = named(self.superseded, reused, fingerprint) if reused else None
         if found is not None:
             self.superseded.remove(found)
 
@@ -492,9 +492,9 @@ class Journal:
             if not getattr(record, "lost", False):
                 self.groups.update(_groups_above(record.step_id))
         if isinstance(record, rec.StepDone):
-            self._take_over(record.reused)
+            self._take_over(record.reused, record.fingerprint)
         elif isinstance(record, rec.DoubtSettled) and record.verdict == "landed" and history.doubt is not None:
-            self._take_over(history.doubt.same_as)
+            self._take_over(history.doubt.same_as, history.fingerprint)
         history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)
         if history.outcome is not None:
             self.waits.pop(record.step_id, None)

@@ -75,8 +75,13 @@ def happened(histories: Iterable[tuple[str, History]], after: int) -> list[tuple
         for step_id, history in found.items()
         if history.effect and history.first_seq > after and not step_id.startswith(UNDO) and step_id not in undone
     ]
-    mine = [(step_id, history) for step_id, history in mine if history.landed() or history.open_doubt(ANY_EPOCH)]
+    mine = [(step_id, history) for step_id, history in mine if history.landed() or _in_doubt(history)]
     return sorted(mine, key=lambda pair: pair[1].outcome_seq or pair[1].first_seq)
+
+
+def _in_doubt(history: History) -> bool:
+    """Whether it may have happened; a call that a person was asked about before it began has not."""
+    return history.open_doubt(ANY_EPOCH) and (history.started_us > 0 or history.lost)
 
 
 def unread(run_id: str, pairs: Sequence[Pair], after: int, histories: dict[str, History]) -> list[Unread]:
@@ -94,6 +99,12 @@ def unread(run_id: str, pairs: Sequence[Pair], after: int, histories: dict[str, 
 def label(step_id: str, history: History) -> str:
     """How an effect that was superseded is named: its step, and its run where that is another one."""
     return f"{history.elsewhere}@{step_id}" if history.elsewhere else step_id
+
+
+def named(effects: Sequence[tuple[str, History]], name: str, fingerprint: str) -> tuple[str, History] | None:
+    """The effect of that name; several paths may have had another one at that step, so the one with these arguments is preferred."""
+    found = [pair for pair in effects if label(*pair) == name] if name else []
+    return next((pair for pair in found if pair[1].fingerprint == fingerprint), found[0] if found else None)
 
 
 def result_of(history: History) -> bytes | None:

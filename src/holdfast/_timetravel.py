@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from . import _records as rec
@@ -118,7 +119,8 @@ def fork(
             raise Refusal(f"there is a run {new_id!r} already, and it is not this fork; nothing was changed. Give another id")
         return made
     for number in range(1, MOST_FORKS):
-        made = _made(engine, checked_run_id(f"{run_id}.f{number}"), rows, journal, corrections, at=at, after=after, said=said)
+        numbered = checked_run_id(f"{run_id}.f{number}")
+        made = _made(engine, numbered, rows, journal, corrections, at=at, after=after, said=said, untouched=True)
         if made is not None:
             return made
     raise Refusal(f"run {run_id!r} has {MOST_FORKS - 1} forks; nothing was changed. Give an id")
@@ -302,9 +304,9 @@ def _refuse_unsettled(engine: Engine, journal: Journal, at: str, after: int) -> 
 
 def _made(
     engine: Engine, new_id: str, rows: Sequence[Row], journal: Journal, corrections: Sequence[rec.StepEdited | rec.StateEdited],
-    *, at: str, after: int, said: Word,
+    *, at: str, after: int, said: Word, untouched: bool = False,
 ) -> Forked | None:  # fmt: skip
-    """The fork under this id; None where another run has it."""
+    """The fork under this id; None where another run has it or, if it must be `untouched`, where somebody has gone on with it."""
     forked = rec.RunForked(
         source=journal.head.run_id, at=at, after=after, origin=new_id, by=said.by, reason=said.reason, effects=said.effects,
         value=_known(rows, journal, after),
@@ -316,7 +318,7 @@ def _made(
         reach("fork.after")
         if stale is None:
             return Forked(new_id)
-    return Forked(new_id, existed=True) if _is_there(engine, new_id, [forked, *corrections]) else None
+    return Forked(new_id, existed=True) if _is_there(engine, new_id, [forked, *corrections], untouched=untouched) else None
 
 
 def _known(rows: Sequence[Row], journal: Journal, after: int) -> bytes:
@@ -356,22 +358,26 @@ def _sealed(engine: Engine, new_id: str, copied: Sequence[tuple[int, rec.Record,
     return Append(new_id, 0, 0, rows, journal.head)
 
 
-def _is_there(engine: Engine, new_id: str, own: Sequence[rec.Record]) -> bool:
+def _is_there(engine: Engine, new_id: str, own: Sequence[rec.Record], *, untouched: bool) -> bool:
     """Whether the run is this very fork, made before, perhaps by somebody who died before he could say so."""
-    found = engine.store.load(new_id)
-    if found is None:
-        return False
     try:
-        journal = Journal.load(*found)
+        found = engine.store.load(new_id)
+        if found is None or Journal.load(*found).forked is None:
+            return False
     except Damaged:
-        return False
-    if journal.forked is None or journal.head.seq < len(own):
         return False
     made = [record_of(row) for row in found[1]]
     first = next((index for index, record in enumerate(made) if isinstance(record, rec.RunForked) and record.origin == new_id), 0)
-    return [_bare(record) for record in made[first : first + len(own)]] == [_bare(record) for record in own]
+    edits = list(takewhile(lambda record: getattr(record, "in_fork", False), made[first + 1 :]))
+    same = [_bare(record) for record in [made[first], *edits]] == [_bare(record) for record in own]
+    return same and not (untouched and len(made) > first + len(own))
 
 
 def _bare(record: rec.Record) -> rec.Record:
     """A record without what the source may have done meanwhile, and without the place at which it came to stand."""
-    return record.but(value=None) if isinstance(record, rec.RunForked) else record.but(after=0)
+    match record:
+        case rec.RunForked():
+            return record.but(value=None)
+        case rec.StepEdited() | rec.StateEdited():
+            return record.but(after=0)
+    return record
