@@ -497,3 +497,58 @@ def test_a_def_agent_goes_back_too(app: hf.Holdfast, kind: str) -> None:
     app.answer("r", "3", yes=True)
     assert app.run(shops, run_id="r") == "brent"
     assert DONE == ["def a", "pay rent"]
+
+
+def test_what_a_body_draws_is_another_on_another_branch(app: hf.Holdfast) -> None:
+    """It may be sent along as an id: two different calls must not look like one."""
+
+    @hf.effect(in_doubt="ask")
+    async def order() -> str:
+        return str(hf.current().uuid())
+
+    @hf.agent
+    async def orders() -> str:
+        await see("a")
+        return await order()
+
+    drawn = app.run(orders, run_id="r")
+    app.fork("r", at=1, effects="repeat", new_id="f")
+    app.fork("r", at=1, effects="repeat", new_id="g")
+    assert len({drawn, app.run(orders, run_id="f"), app.run(orders, run_id="g")}) == 3
+
+
+def test_a_fork_that_has_lost_what_it_knows_is_not_repaired() -> None:
+    store = MemoryStore()
+
+    @hf.agent
+    async def acts() -> str:
+        return await act(await see("a"))
+
+    with hf.Holdfast(store, lease=LEASE_S) as app:
+        app.run(acts, run_id="r")
+        app.fork("r", at=1)
+        rows = store._rows["r.f1"]
+        rows[-1] = rows[-1]._replace(body=b"{}")
+        before = list(rows)
+        with pytest.raises(Refusal, match=r"of which it is a fork, is damaged; nothing was changed\. Fork 'r' again"):
+            app.repair("r.f1", dry_run=False)
+        assert store._rows["r.f1"] == before
+
+
+def test_a_limit_that_was_reached_counts_what_is_superseded(app: hf.Holdfast) -> None:
+    """What was spent stays spent: going back is no way around a budget."""
+
+    @hf.agent(budget=hf.Budget(steps=3, on_limit="fail"))
+    async def spends() -> str:
+        first = await see("a")
+        await see("b")
+        await see("c")
+        if first == "a":
+            raise Crash
+        return first
+
+    crashes(app, spends)
+    app.edit("r", 1, "z")
+    with pytest.raises(hf.BudgetExceeded):
+        app.run(spends, run_id="r")
+    assert DONE == ["see a", "see b", "see c"]

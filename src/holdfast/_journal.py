@@ -22,6 +22,7 @@ from .errors import Damaged, LeaseLost, Unwinding
 from .store import Append, Head, Row
 
 GENESIS = b"\0" * 32
+EDITS = (rec.StepEdited, rec.StateEdited)
 FORK_OF = "fork_of"
 """The tag that names the run which another one branches from."""
 STEP_KINDS = (
@@ -211,7 +212,7 @@ class Journal:
         """Verify and index everything that was recorded."""
         journal, pairs = cls(head.run_id), list[Pair]()
         for row, record in verified(head, rows):
-            if isinstance(record, rec.StepEdited | rec.StateEdited) and not record.in_fork:
+            if isinstance(record, EDITS) and not record.in_fork:
                 journal, pairs = journal._gone_back(record, pairs)
             journal.ledger.fold(record, row.at_us)
             journal._index(record, row)  # noqa: SLF001 (one of its own, which going back may have put in its place)
@@ -262,7 +263,8 @@ class Journal:
                 case rec.StateSaved():
                     pass
                 case rec.StepDone() if record.step_id not in self.keeps:
-                    self._take_over(record.reused, record.fingerprint)
+                    if record.reused:
+                        self._take_over(record.reused, record.fingerprint)
                     found = self.histories.pop(record.step_id, None)
                     if found is not None:
                         self._make_way(found, record)
@@ -434,7 +436,7 @@ class Journal:
 
     def _take_over(self, reused: str, fingerprint: str) -> None:
         """The result of an effect that was superseded has become that of a call: it stands for no other one."""
-        found = named(self.superseded, reused, fingerprint) if reused else None
+        found = named(self.superseded, reused, fingerprint)
         if found is not None:
             self.superseded.remove(found)
 
