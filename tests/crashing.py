@@ -8,7 +8,8 @@ from typing import Any
 
 import holdfast as hf
 from holdfast import _records as rec
-from holdfast._journal import Journal, record_of
+from holdfast._chain import record_of
+from holdfast._journal import Journal
 from holdfast.errors import StoreFailed
 from holdfast.store import Append, Head, Row, Stale, Store
 from holdfast.stores.memory import MemoryStore

@@ -104,7 +104,7 @@ def test_without_the_generation_a_new_effect_gets_the_key_of_one_that_happened(m
 
 
 def test_without_the_memory_of_superseded_effects_rent_would_be_paid_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_steps, "_same_in_doubt", lambda call: "")
+    monkeypatch.setattr(_steps, "made_before", lambda call: None)
     shop = Shop().blocked()
     with hf.Holdfast(shop.store) as app:
         app.accept("r")

@@ -15,7 +15,8 @@ from agents_for_tests.sites import StillClock, eventually
 from crashing import FailingStore, dies_at, lines, records, status
 from holdfast import _ledger
 from holdfast import _records as rec
-from holdfast._journal import Journal, record_of
+from holdfast._chain import record_of
+from holdfast._journal import Journal
 from holdfast.errors import Misuse, Refusal, StoreError
 from holdfast.stores.memory import MemoryStore
 

@@ -12,7 +12,8 @@ import holdfast.sync as hfs
 from crashing import Crash, crashing, dies_at, lines, loaded, play, records, status
 from holdfast import _continuing
 from holdfast import _records as rec
-from holdfast._journal import Journal, record_of
+from holdfast._chain import record_of
+from holdfast._journal import Journal
 from holdfast.errors import Refusal
 from holdfast.stores.memory import MemoryStore
 

@@ -10,7 +10,8 @@ import pytest
 import holdfast as hf
 from crashing import Crash, FailingStore, crashing, dies_at, lines, loaded, play, status
 from holdfast import _records as rec
-from holdfast._journal import GENESIS, Journal, chain, record_of, verified
+from holdfast._chain import GENESIS, chain, record_of, verified
+from holdfast._journal import Journal
 from holdfast.errors import Damaged, Stopped, StoreFailed
 from holdfast.store import Append, Head, Row
 from holdfast.stores.memory import MemoryStore

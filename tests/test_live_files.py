@@ -14,7 +14,7 @@ import holdfast as hf
 from holdfast._follow import Follower
 from holdfast.stores._live_files import LINGER_S, OPEN_FILES, STALE_S, LiveFiles
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.conformance import create
+from holdfast.testing.sample import create
 
 NUMBER = 999_999_999
 """A file that is newer than any."""

@@ -12,7 +12,8 @@ import pytest
 import holdfast as hf
 from crashing import play
 from holdfast import _records as rec
-from holdfast._journal import Journal, record_of
+from holdfast._chain import record_of
+from holdfast._journal import Journal
 from holdfast.store import FORMAT, Append, Head, Row
 from holdfast.stores.memory import MemoryStore
 
@@ -63,6 +64,9 @@ FULL: list[rec.Record] = [
     rec.ModelAccepted(name="think", by="ann", asked="m", answered="m-2", reason="as good"),
     rec.TimeoutFired(step_id="4"),
     rec.StateSaved(step_id="/state.1", value=b'{"a":1}'),
+    rec.RunForked(source="r", at="2", after=5, origin="r.f1", by="ann", reason="what if", effects="reuse", value=b'{"effects":[]}'),
+    rec.StepEdited(step_id="2", name="look", fingerprint="1:a", after=5, by="ann", effects="repeat", in_fork=True, value=b"1"),
+    rec.StateEdited(step_id="/state.1", at="2", after=5, by="ann", reason="wrong", value=b'{"a":2}'),
     rec.TimeRead(step_id="2.1", times_us=[1, 2]),
 ]
 

@@ -13,7 +13,7 @@ from holdfast.errors import StoreDamaged
 from holdfast.stores._sqlite_aside import TABLES
 from holdfast.stores._sqlite_check import SEAL_BYTES
 from holdfast.stores.sqlite import DAMAGED, SqliteStore
-from holdfast.testing.conformance import create, repair
+from holdfast.testing.sample import create, repair
 
 
 @pytest.fixture

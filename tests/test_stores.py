@@ -14,7 +14,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.opening import open_store
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing import StoreConformance
-from holdfast.testing.conformance import create
+from holdfast.testing.sample import create
 
 
 class TestSqlite(StoreConformance):

@@ -24,7 +24,7 @@ from holdfast.store import Append, Query, Stale
 from holdfast.stores import _sqlite_file, _sqlite_line
 from holdfast.stores._owners import OwnerLocks
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.conformance import create, head, onward, row
+from holdfast.testing.sample import create, head, onward, row
 
 NOBODY = 65534
 PAGE = 4096
@@ -306,7 +306,7 @@ import resource, signal, sys
 from holdfast.errors import StoreFailed
 from holdfast.store import Append
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.conformance import create, head, onward, row
+from holdfast.testing.sample import create, head, onward, row
 store = SqliteStore(sys.argv[1])
 store.enroll("me")
 store.append([create("kept")])

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ._inspect import CheckpointView, Item, RunView, Summary, Verdict
     from ._pruning import Pruning
     from ._repair import Mending
+    from ._timetravel import Effects
     from .retention import Retention
 
 Ts = TypeVarTuple("Ts")
@@ -364,6 +365,61 @@ class Holdfast:
         from . import _operate
 
         return _operate.accept(self.engine, run_id, by=by or _operate.somebody(), reason=reason)
+
+    def edit(
+        self,
+        run_id: str,
+        step: str | int,
+        value: object,
+        *,
+        effects: Effects = "ask",
+        fits: object = None,
+        by: str | None = None,
+        reason: str = "",
+    ) -> str:
+        """Give a finished step another result, as JSON, and have the run go on from there; what came after is kept, as superseded.
+
+        `fits` is the decorated step, or the type, that the value is checked by; without it, it must be of the kind that it was.
+        """
+        from . import _operate, _timetravel
+
+        said = _timetravel.word(by or _operate.somebody(), reason, effects)
+        return _timetravel.edit(self.engine, run_id, str(step), value, said=said, fits=fits)
+
+    def edit_state(
+        self,
+        run_id: str,
+        value: object,
+        *,
+        at: str | int,
+        name: str = "",
+        effects: Effects = "ask",
+        by: str | None = None,
+        reason: str = "",
+    ) -> str:
+        """Give a state object another value at a step, and have the run go on from there; `name` where there are several."""
+        from . import _operate, _timetravel
+
+        said = _timetravel.word(by or _operate.somebody(), reason, effects)
+        return _timetravel.edit_state(self.engine, run_id, value, at=str(at), name=name, said=said)
+
+    def fork(
+        self,
+        run_id: str,
+        *,
+        at: str | int,
+        edits: Mapping[str | int, object] | None = None,
+        effects: Effects = "ask",
+        new_id: str | None = None,
+        by: str | None = None,
+        reason: str = "",
+    ) -> str:
+        """Make another run that goes on from a step of this one, and give its id; it knows which effects happened after that step."""
+        from . import _operate, _timetravel
+
+        said = _timetravel.word(by or _operate.somebody(), reason, effects)
+        given = {str(name): each for name, each in (edits or {}).items()}
+        return _timetravel.fork(self.engine, run_id, at=str(at), edits=given, new_id=new_id, said=said).run_id
 
     def resume_here(self, run_id: str, agents: Sequence[Agent[..., Any]], *, where: str, wait: bool = True) -> Any:
         """Go on with a run now, in this process, with one of these agents."""

@@ -8,8 +8,9 @@ from typing import Any
 
 from . import _records as rec
 from ._calls import shown_call
+from ._chain import verified
 from ._clock import to_datetime
-from ._journal import verified
+from ._lineage import OF_A_STEP
 from ._models import Pair
 from .budget import shown as amount
 from .store import Head, Row
@@ -29,7 +30,10 @@ STATES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One line of a run's history: a step's attempt, or something that happened to the run itself."""
+    """One line of a run's history: a step's attempt, or something that happened to the run itself.
+
+    `superseded` where somebody has gone back to an earlier step since: the run goes on as if it had not been.
+    """
 
     seq: int
     at_us: int
@@ -42,6 +46,7 @@ class Checkpoint:
     key: str = ""
     note: str = ""
     delay_s: float | None = None
+    superseded: bool = False
 
 
 @dataclass(slots=True)
@@ -51,6 +56,7 @@ class _Folding:
     lines: list[Checkpoint] = field(default_factory=list)
     open: dict[str, int] = field(default_factory=dict)
     started: dict[str, rec.StepStarted] = field(default_factory=dict)
+    first: dict[str, int] = field(default_factory=dict)
 
     def begin(self, row: Row, record: rec.StepStarted) -> None:
         self.open[record.step_id] = len(self.lines)
@@ -80,6 +86,20 @@ class _Folding:
         index = self.open[record.step_id]
         self.lines[index] = replace(self.lines[index], note=f"saved so far: {_shortened(record.value)}")
 
+    def place(self, row: Row, record: rec.Record) -> None:
+        """Where a step begins; and what is superseded, where somebody goes back."""
+        if record.step_id and isinstance(record, OF_A_STEP):
+            self.first.setdefault(record.step_id, row.seq)
+        if isinstance(record, rec.StepEdited | rec.StateEdited) and not record.in_fork:
+            self.go_back(record.after)
+
+    def go_back(self, after: int) -> None:
+        """What began behind `after` is superseded; that is said of a step, and of what was asked or waited for, not of the run itself."""
+        for index, line in enumerate(self.lines):
+            if line.step_id and self.first.get(line.step_id, line.seq) > after and not line.state.endswith(" edited"):
+                self.lines[index] = replace(line, superseded=True)
+        self.first = {step_id: seq for step_id, seq in self.first.items() if seq <= after}
+
     def break_off(self) -> None:
         """Nobody is left to finish what is open: a step was broken off, of an effect it is not known whether it happened."""
         for index in self.open.values():
@@ -103,6 +123,7 @@ def checkpoints(head: Head, rows: Sequence[Row], *, abandoned: bool) -> list[Che
     """The rows of a run as lines; `abandoned` where nobody is left to finish what was begun."""
     folding = _Folding()
     for row, record in verified(head, rows):
+        folding.place(row, record)
         match record:
             case rec.StepStarted():
                 folding.begin(row, record)
@@ -159,6 +180,8 @@ def _line(
 def _done_note(record: rec.StepDone) -> str:
     if record.not_kept:
         return f"result not kept: {record.shown}"
+    if record.reused:
+        return f"{_shortened(record.value)}, taken over from step {record.reused}; not executed"
     return _shortened(record.value)
 
 
@@ -206,6 +229,12 @@ def _said(record: rec.Record) -> str:
             return f"{record.by}: {record.said()}{_why(record.reason)}"
         case rec.BudgetSet():
             return f"{record.by}: {', '.join(amount(name, limit) for name, limit in record.limits.items())}{_why(record.reason)}"
+        case rec.RunForked():
+            return f"{record.by}: from {record.source} at step {record.at}{_why(record.reason)}, effects: {record.effects}"
+        case rec.StepEdited() | rec.StateEdited():
+            at = f" at step {record.at}" if isinstance(record, rec.StateEdited) else ""
+            value = (record.value or b"").decode("utf-8", "replace")
+            return f"{record.by}: {value if len(value) <= NOTE else value[: NOTE - 3] + '...'}{at}{_why(record.reason)}"
     return _found_out(record)
 
 

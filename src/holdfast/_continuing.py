@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from . import _records as rec
-from ._journal import args_digest
+from ._chain import args_digest
 from ._run import Run
 from ._verbs import in_agent
 from .codec.fingerprint import fingerprint

@@ -76,7 +76,7 @@ class Attempt(Fact):
 class Uncertain(Fact):
     """It is not known whether attempt `number` happened; `live` where this process saw the error itself.
 
-    `after_s` is how long the other side asks to wait before the next attempt.
+    `after_s` is how long the other side asks to wait before the next attempt; `same_as` names the same call on a path that was given up.
     """
 
     number: int
@@ -84,6 +84,7 @@ class Uncertain(Fact):
     live: bool
     asked: bool = False
     after_s: float = 0.0
+    same_as: str = ""
 
 
 @fact()
@@ -143,10 +144,10 @@ def give_up(call: Call, doubt: Uncertain) -> Life[Move]:
     raise call.blamed(error)
 
 
-def ask_first(call: Call, why: str) -> Life[Move]:
+def ask_first(call: Call, why: str, same_as: str = "") -> Life[Move]:
     """A call that has not begun, while the same call may have happened at another step: a person must agree."""
     reason = f"{why}; running this one could do it twice"
-    return (yield from _ask(call, Uncertain(0, reason, live=False), reason))
+    return (yield from _ask(call, Uncertain(0, reason, live=False, same_as=same_as), reason))
 
 
 def _resend(call: Call, doubt: Uncertain, action: Resend, delay_s: float) -> Life[Move]:
@@ -236,7 +237,7 @@ def _ask(call: Call, doubt: Uncertain, why: str) -> Life[Move]:
     """Wait for a person, as long as it takes; a result that does not fit is put before them again."""
     reason = doubt.reason if not why or why in doubt.reason else f"{doubt.reason}; {why}"
     if not doubt.asked:
-        yield Commit([opened(call, reason, "ask", not_begun=doubt.number == 0)])
+        yield Commit([opened(call, reason, "ask", not_begun=doubt.number == 0).but(same_as=doubt.same_as)])
     while True:
         yield WaitForPerson(call.step_id)
         settled = call.run.journal.histories[call.step_id].settled

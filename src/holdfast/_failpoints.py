@@ -51,6 +51,9 @@ MILESTONES = ("milestone.before", "milestone.after", "partial.before", "partial.
 CHILDREN = ("child.before", "child.after", "child.before_take", "child.after_take", "child.before_cancel")
 """Places that only a run passes which calls another one."""
 
+TIME_TRAVEL = ("edit.before", "edit.after", "fork.before", "fork.after", "effect.before_reuse", "effect.after_reuse")
+"""Places that are passed by who goes back in a run, and by a call whose result is taken over."""
+
 BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after", *PRUNES)
 """Places that no run passes."""
 
@@ -61,7 +64,7 @@ def arm(spec: str) -> None:
     """Arm `name:count`; an unknown name is an error, so that a sweep cannot silently test nothing."""
     global _armed  # noqa: PLW0603 (a process has one set of failpoints)
     name, _, count = spec.partition(":")
-    if name not in (*NAMES, *WAITS, *ARTIFACTS, *MILESTONES, *CHILDREN, *BESIDE):
+    if name not in (*NAMES, *WAITS, *ARTIFACTS, *MILESTONES, *CHILDREN, *TIME_TRAVEL, *BESIDE):
         raise ValueError(f"no failpoint is called {name!r}")
     _armed = {name: int(count or 1)}
 

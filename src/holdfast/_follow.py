@@ -11,11 +11,11 @@ from typing import Any
 
 from . import _records as rec
 from ._calls import shown_call
+from ._chain import GENESIS, chain, record_of
 from ._checkpoints import told
 from ._clock import to_datetime
 from ._ids import checked_run_id
 from ._inspect import loaded
-from ._journal import GENESIS, chain, record_of
 from ._runner import POLL_S, Engine
 from .errors import Damaged, Misuse, Refusal
 from .store import Head, Row

@@ -14,10 +14,12 @@ from typing import Any
 from . import _records as rec
 from ._answers import shown
 from ._calls import shown_call
+from ._chain import FORK_OF, empty_head, verified
 from ._checkpoints import STATES, Checkpoint, checkpoints, message
 from ._duration import Duration, seconds
 from ._ids import checked_run_id
-from ._journal import Journal, empty_head, verified
+from ._journal import Journal
+from ._lineage import named, result_of
 from ._replay import UNDO, History, Question
 from ._runner import Engine, refuse_pruned
 from ._shelved import damaged_artifacts
@@ -33,6 +35,9 @@ PAGE = 500
 
 NEWEST = 200
 """Runs among which the id that was meant is looked for."""
+
+FORKS = 20
+"""Forks of a run that are named with it."""
 
 STOPPED = "stopped"
 """Not a status that is stored: running, says the head, and its owner is proven dead."""
@@ -87,6 +92,8 @@ class RunView:
     updated_us: int
     next_commands: list[str]
     model_changes: list[str]
+    forked_from: str
+    forks: list[str]
     milestone: str
     generation: int
     parent: str | None = None
@@ -169,7 +176,7 @@ def show(engine: Engine, run_id: str) -> RunView:
     return RunView(
         run_id=run_id, agent=head.agent, version=started.version, status=head.status, call=shown_call(started.agent, started.args),
         attempt=journal.claims, owner=head.owner, owner_lives=_lives(engine, head),
-        steps_done=sum(line.state == "done" for line in lines if line.step_id),
+        steps_done=sum(line.state == "done" for line in lines if line.step_id and not line.superseded),
         current=current, current_age_s=None if current is None else (engine.clock.now_us() - current.at_us) / 1e6,
         last_error=_last_error(head, [row for row in rows if row.seq > began]),
         waits=_waits(engine, journal), undoing=_undoing(journal), note=_stands(journal, lines),
@@ -180,6 +187,8 @@ def show(engine: Engine, run_id: str) -> RunView:
         model_changes=[line.note for line in lines if line.state == STATES[rec.ModelChanged.kind]],
         milestone=journal.milestone, generation=journal.generation,
         parent=started.parent.get("run"), children=_children(rows),
+        forked_from=f"{journal.forked.source}@{journal.forked.at}" if journal.forked else "",
+        forks=[fork.run_id for fork in engine.store.heads(Query(tags=((FORK_OF, run_id),), limit=FORKS))],
     )  # fmt: skip
 
 
@@ -214,8 +223,8 @@ def show_at(engine: Engine, run_id: str, step_id: str) -> CheckpointView:
         arguments=next((_json(record.args) for _, record in reversed(records) if record.args is not None), None),
         result=_json(outcome.value) if outcome.value is not None else None,
         error=getattr(outcome, "error", None), usage=list(getattr(outcome, "usage", ())),
-        state={row.step_id: _json(row.value) for row in rows if row.kind == rec.StateSaved.kind and began < row.seq <= last_seq},
-        known=[line for line in lines if line.step_id and line.seq < shown.seq],
+        state=_states(Journal.load(head, rows), [row for row in rows if row.seq > began], step_id, last_seq),
+        known=[line for line in lines if line.step_id and line.seq < shown.seq and not line.superseded],
         partial={} if isinstance(outcome, rec.StepDone) else saved,
     )  # fmt: skip
 
@@ -223,6 +232,15 @@ def show_at(engine: Engine, run_id: str, step_id: str) -> CheckpointView:
 def _began(rows: Sequence[Row]) -> int:
     """The seq with which the present generation of a run begins; 0 for the first."""
     return next((row.seq for row in reversed(rows) if row.kind == rec.RunContinued.kind), 0)
+
+
+def _states(journal: Journal, rows: Sequence[Row], step_id: str, last_seq: int) -> dict[str, Any]:
+    """The states at a step; where it still stands, those that stand."""
+    found = journal.histories.get(step_id)
+    if found is None or found.outcome is None:
+        return {row.step_id: _json(row.value) for row in rows if row.kind == rec.StateSaved.kind and row.seq <= last_seq}
+    known = {name: [value for seq, value in saved if seq <= found.outcome_seq] for name, saved in journal.states.items()}
+    return {name: _json(values[-1]) for name, values in known.items() if values}
 
 
 def inbox(engine: Engine) -> list[Item]:
@@ -357,7 +375,7 @@ def _told(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Checkpoint]:
 
 def _current(journal: Journal, lines: Sequence[Checkpoint]) -> Checkpoint | None:
     """The step at which a run that is not final stands: one that is open, else the last one if it is not done; or what stays in doubt."""
-    calls = {line.step_id: line for line in lines if line.call}
+    calls = {line.step_id: line for line in lines if line.call and not line.superseded}
     if journal.head.status in ("done", "cancelled"):
         left = [step_id for step_id, _ in _doubts(journal)]
         calls = {step_id: line for step_id, line in calls.items() if step_id in left}
@@ -424,7 +442,7 @@ def _ours(error: rec.Json) -> bool:
 
 
 def _next_commands(engine: Engine, head: Head, journal: Journal) -> list[str]:
-    settling = [command for step_id, _ in _doubts(journal) for command in _settling(head.run_id, step_id)]
+    settling = [command for step_id, _ in _doubts(journal) for command in _settling(head.run_id, step_id, _made(journal, step_id))]
     answering = [command for ask_id, asked in _asks(engine, journal) for command in _answering(head.run_id, ask_id, asked)]
     if settling or answering:
         return settling + answering + (_unblocking(journal) if head.status == "blocked" else [])
@@ -475,9 +493,17 @@ def _asks(engine: Engine, journal: Journal) -> list[tuple[str, Question]]:
     return [(ask_id, asked) for ask_id, asked in journal.open_asks() if not asked.too_late(now_us)]
 
 
-def _settling(run_id: str, step_id: str) -> list[str]:
+def _made(journal: Journal, step_id: str) -> str:
+    """The result of the same call on a path that was given up, as a word of a command."""
+    history = journal.histories[step_id]
+    same = named(journal.superseded, history.doubt.same_as if history.doubt else "", history.fingerprint)
+    value = result_of(same[1]) if same else None
+    return shlex.quote(value.decode("utf-8", "replace")) if value is not None else "RESULT"
+
+
+def _settling(run_id: str, step_id: str, result: str = "RESULT") -> list[str]:
     step = shlex.quote(step_id)  # it may come from a model's tool call, and the command is made to be pasted
-    return [f"holdfast resolve {run_id} {step} --landed RESULT", f"holdfast resolve {run_id} {step} --not-landed"]
+    return [f"holdfast resolve {run_id} {step} --landed {result}", f"holdfast resolve {run_id} {step} --not-landed"]
 
 
 def _answering(run_id: str, ask_id: str, asked: Question) -> list[str]:
@@ -486,6 +512,15 @@ def _answering(run_id: str, ask_id: str, asked: Question) -> list[str]:
     if asked.opened.wants.get("kind", "yes or no") != "yes or no":
         return [f"holdfast answer {ask} ANSWER    ({shown(asked.opened.wants)})"]
     return [f"holdfast answer {ask} yes", f"holdfast answer {ask} no", *raising]
+
+
+def _branching(journal: Journal, rows: Sequence[Row], ask_id: str) -> list[str]:
+    """The command that begins anew, as a branch, before a thing was looked at that is not what it was."""
+    looked = [row.seq for row in rows if row.kind == rec.WatchTaken.kind and f"watch:{row.step_id}" == ask_id]
+    if not looked:
+        return []
+    done = [(found.outcome_seq, step_id) for step_id, found in journal.histories.items() if 0 < found.outcome_seq < looked[-1]]
+    return [f"holdfast fork {journal.head.run_id} --at {shlex.quote(max(done)[1] if done else '0')}"]
 
 
 def _raising(journal: Journal) -> str:
@@ -512,14 +547,15 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
         Item(
             kind="doubt", run_id=head.run_id, step_id=step_id, since_us=found.started_us or head.updated_us, key=found.key,
             what=f"did {shown_call(found.name, found.args)} happen? {found.doubt.reason if found.doubt else ''}".strip(),
-            commands=_settling(head.run_id, step_id), call=call, tags=tags,
+            commands=_settling(head.run_id, step_id, _made(journal, step_id)), call=call, tags=tags,
         )
         for step_id, found in _doubts(journal)
     ]  # fmt: skip
     asks = [
         Item(
             kind=asked.opened.topic, run_id=head.run_id, step_id=ask_id, since_us=asked.at_us, what=asked.opened.question,
-            commands=_answering(head.run_id, ask_id, asked), call=call, tags=tags, about=asked.seq,
+            commands=[*_answering(head.run_id, ask_id, asked), *_branching(journal, rows, ask_id)], call=call, tags=tags,
+            about=asked.seq,
         )
         for ask_id, asked in _asks(engine, journal)
     ]  # fmt: skip

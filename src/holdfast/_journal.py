@@ -1,14 +1,10 @@
-"""One run's records: load, verify, index, encode, chain, append.
+"""One run's records: load, index, seal, append.
 
-The chain: the digest of a row is SHA-256 over the digest before it, the row's header and its body and value. Argument bytes enter through
-`args_sha` in the body. The head repeats the last seq and digest, so that a tail that was cut off is noticed too, and every other field of
-the head can be computed again from the rows. Seq and digest are assigned when the rows are sealed for the commit, not before.
+Seq and digest are assigned when the rows are sealed for the commit, not before.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -16,13 +12,15 @@ from typing import Any, NamedTuple
 
 from . import _records as rec
 from ._artifact import refs_in, vouched
+from ._chain import at_position, chain, empty_head, fold_head, verified
 from ._ledger import BUDGET, Ledger
+from ._lineage import Pair, Unread, happened, heard, named, standing, unread
 from ._models import Models
 from ._replay import QUESTION, UNDO, History, Question
-from .errors import Damaged, LeaseLost, Stopped, StoreError, Unwinding
+from .errors import LeaseLost, Stopped, StoreError, Unwinding
 from .store import Append, Head, Row
 
-GENESIS = b"\0" * 32
+EDITS = (rec.StepEdited, rec.StateEdited)
 
 MAX_HELD = 1000
 """Records that are held back at the most before they are written."""
@@ -37,119 +35,6 @@ STEP_KINDS = (
 
 
 _row: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
-_head: Callable[[tuple[Any, ...]], Head] = partial(tuple.__new__, Head)
-
-
-def chain(before: bytes, run_id: str, row: tuple[Any, ...]) -> bytes:
-    """The digest of a row (its own is not looked at and may be missing) after the digest `before`."""
-    seq, epoch, at_us, kind, step_id, body, value = row[:7]
-    size = -1 if value is None else len(value)
-    header = f"{run_id}\0{seq}\0{epoch}\0{at_us}\0{kind}\0{step_id}\0{len(body)}\0{size}\0"
-    return hashlib.sha256(before + header.encode("utf-8", "surrogatepass") + body + (value or b"")).digest()
-
-
-def args_digest(args: bytes) -> str:
-    """What stands for argument bytes in the chain."""
-    return hashlib.sha256(args).hexdigest()
-
-
-def empty_head(run_id: str) -> Head:
-    """The head of a run before its first record."""
-    return Head(run_id, "", "", None, 0, 0, GENESIS, None, 0, 0, "{}", 0.0, "")
-
-
-def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
-    """The head after one more record, but for its position; the only place that says which record changes which field."""
-    match record:
-        case rec.StepDone() | rec.StepFailed() | rec.AttemptFailed() | rec.StepBrokenOff():
-            spent = rec.cost_usd(record.usage) if record.usage else 0.0
-            return head._replace(usd=head.usd + spent) if spent else head
-        case rec.RunStarted():
-            tags = json.dumps(record.tags, sort_keys=True, ensure_ascii=False)
-            status = "running" if record.owner else "queued"
-            return head._replace(agent=record.agent, status=status, owner=record.owner or None, created_us=at_us, tags=tags)
-        case rec.RunResumed():
-            return head._replace(status="running" if record.owner else "queued", owner=record.owner or None, note="", wake_us=None)
-        case rec.RunDone() | rec.RunCancelled():
-            return head._replace(status=record.kind.removeprefix("run."), owner=None, note=getattr(record, "reason", ""))
-        case rec.RunFailed():
-            return head._replace(status="failed", owner=None, note=_short(record.error))
-        case rec.RunWaiting():
-            return head._replace(status="waiting", owner=None, note=record.waits, wake_us=record.wake_us or None)
-        case rec.RunReleased() | rec.RunContinued():
-            return head._replace(status="queued", owner=None, note=getattr(record, "reason", "it begins anew with other arguments"))
-        case rec.RunUndoing():
-            return head._replace(note=f"to be undone by {record.by}{': ' + record.reason if record.reason else ''}")
-        case rec.RunBlocked() | rec.RunRepaired():
-            note = _short(record.error) if isinstance(record, rec.RunBlocked) else _repaired(head.run_id, record)
-            return head._replace(status="blocked", owner=None, note=note, wake_us=None)
-    return head
-
-
-def at_position(head: Head, row: Row) -> Head:
-    """The head, standing behind `row`."""
-    return _head((*head[:4], row[1], row[0], row[8], *head[7:9], row[2], *head[10:]))
-
-
-def _short(error: rec.Json) -> str:
-    return f"{error.get('type', 'error')}: {error.get('message', '')}"[:300]
-
-
-def _repaired(run_id: str, record: rec.RunRepaired) -> str:
-    unknown = f"; {record.unreadable} could not be read: an effect may have happened that is not known" if record.unreadable else ""
-    return f"repaired: its records from {record.bad_seq} on were lost{unknown}. Look, then: holdfast resume {run_id}"
-
-
-def record_of(row: Row) -> rec.Record:
-    """The record that a row holds; ValueError where this version cannot read it."""
-    return rec.from_parts(kind=row.kind, step_id=row.step_id, body=row.body, value=row.value, args=row.args)
-
-
-def verified(head: Head, rows: Sequence[Row]) -> Iterator[tuple[Row, rec.Record]]:
-    """The rows with their records, one by one; raises `Damaged` at the first that is not what was written."""
-    run_id, computed, digest = head.run_id, empty_head(head.run_id), GENESIS
-    for expected, row in enumerate(rows, 1):
-        if row.seq != expected:
-            raise Damaged(run_id, expected, f"record {expected} is missing (the next one there is {row.seq})")
-        try:
-            digest = chain(digest, run_id, row)
-            record = record_of(row)
-            args_sha = str(getattr(record, "args_sha", ""))
-            args_are_whole = row.args is None or args_digest(row.args) == args_sha
-        except (ValueError, TypeError, AttributeError) as error:
-            raise Damaged(run_id, expected, f"it cannot be read ({error})") from error
-        if digest != row.digest:
-            raise Damaged(run_id, expected, "its digest does not match what it holds")
-        if not args_are_whole:
-            raise Damaged(run_id, expected, "its arguments do not match their digest")
-        if row.args is None and args_sha and not prunable(record):
-            raise Damaged(run_id, expected, "its arguments are missing")
-        computed = fold_head(computed, record, row.at_us)
-        yield row, record
-    _compare_heads(head, at_position(computed, rows[-1]) if rows else computed)
-
-
-def prunable(record: rec.Record) -> bool:
-    """Whether the arguments that a record carries may go: those of safe steps; a person may need to see those of an effect."""
-    return isinstance(record, rec.StepStarted | rec.StepDone | rec.StepFailed) and not record.effect
-
-
-def _compare_heads(stored: Head, computed: Head) -> None:
-    if _number(stored.seq) > computed.seq:
-        missing = f"the head says seq={stored.seq}, its records end at {computed.seq}: the others are missing"
-        raise Damaged(stored.run_id, computed.seq + 1, missing)
-    for name, kept, expected in zip(Head._fields, stored, computed, strict=True):
-        if kept != expected:
-            seq = computed.seq + 1 if name in ("seq", "digest") else computed.seq
-            raise Damaged(stored.run_id, seq, f"the head says {name}={_shown(kept)}, its records say {_shown(expected)}")
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _shown(value: object) -> str:
-    return value.hex()[:16] if isinstance(value, bytes) else repr(value)[:80]
 
 
 def _called_after(step_id: str, failed: str, called: int) -> bool:
@@ -178,9 +63,9 @@ class Journal:
     """The records of one run that this process knows, and the place where the next ones are sealed."""
 
     __slots__ = (
-        "_held_bytes", "_held_refs", "_unsettled", "asks", "behind", "broken", "claims", "continued", "gate", "generation", "groups",
-        "has_children", "head", "held", "histories", "keeps", "ledger", "looks", "milestone", "models", "partials", "pending", "prints",
-        "silences", "started", "states", "superseded", "taken", "times", "undoing", "verdict", "waits",
+        "_held_bytes", "_held_refs", "_unsettled", "asks", "behind", "broken", "claims", "continued", "forked", "gate", "generation",
+        "groups", "has_children", "head", "held", "histories", "keeps", "ledger", "looks", "milestone", "models", "partials", "pending",
+        "prints", "silences", "started", "states", "superseded", "taken", "times", "turned", "undoing", "unread", "verdict", "waits",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
@@ -190,6 +75,9 @@ class Journal:
         self._unsettled: dict[str, History] = {}
         self.superseded: list[tuple[str, History]] = []
         self.behind: dict[str, Behind] = {}
+        self.turned: rec.StepEdited | rec.StateEdited | rec.RunForked | None = None
+        self.forked: rec.RunForked | None = None
+        self.unread: dict[str, Unread] = {}
         self.ledger = Ledger()
         self.generation = 0
         self.groups: set[str] = set()
@@ -219,12 +107,29 @@ class Journal:
     @classmethod
     def load(cls, head: Head, rows: Sequence[Row]) -> Journal:
         """Verify and index everything that was recorded."""
-        journal = cls(head.run_id)
+        journal, pairs = cls(head.run_id), list[Pair]()
         for row, record in verified(head, rows):
+            if isinstance(record, EDITS) and not record.in_fork:
+                journal, pairs = journal._gone_back(record, pairs)
             journal.ledger.fold(record, row.at_us)
-            journal._index(record, row)
+            journal._index(record, row)  # noqa: SLF001 (one of its own, which going back may have put in its place)
+            pairs.append((row, record))
         journal.head = head
         return journal
+
+    def _gone_back(self, record: rec.StepEdited | rec.StateEdited, pairs: Sequence[Pair]) -> tuple[Journal, list[Pair]]:
+        """The journal of what stands where the run goes back to a step, with what is remembered of the rest; and its records."""
+        after, run_id = record.after, self.head.run_id
+        kept = standing(pairs, after, {step_id for step_id, history in self.histories.items() if history.first_seq <= after})
+        fresh = Journal(run_id)
+        for row, each in kept:
+            fresh._index(each, row)
+        fresh.ledger, fresh.forked, fresh.generation = self.ledger, self.forked, self.generation + 1
+        fresh.superseded = [*self.superseded, *happened(self.histories.items(), after)]
+        fresh.unread = {**self.unread, **{each.mark: each for each in unread(run_id, pairs, after, self.histories)}}
+        if BUDGET in self.asks:
+            fresh.asks[BUDGET] = self.asks[BUDGET]
+        return fresh, kept
 
     def outcomes(self) -> list[int]:
         """The seqs of all outcomes that replay will give back, in order; an undo's is not asked for by the code."""
@@ -294,6 +199,8 @@ class Journal:
                 case rec.StateSaved():
                     pass
                 case rec.StepDone() if record.step_id not in self.keeps:
+                    if record.reused:
+                        self._take_known(record.reused, record.fingerprint)
                     found = self.histories.pop(record.step_id, None)
                     if found is not None:
                         self._make_way(found, record)
@@ -359,15 +266,15 @@ class Journal:
                 self.retrace()
             case rec.RunContinued():
                 self._begin_anew(record)
-            case rec.RunAccepted():
-                self._accept(record.step_id, row.epoch)
+            case rec.RunAccepted() | rec.RunForked() | rec.StepEdited() | rec.StateEdited():
+                self._turn(record, row.epoch)
             case _:
                 self._index_beside(record, row)
 
     def _begin_anew(self, record: rec.RunContinued) -> None:
         """Forget what was recorded before, but for who began the run, what it carries along, and who has it."""
         fresh = Journal(self.head.run_id)
-        kept = {"broken", "gate", "head", "held", "_held_bytes", "_held_refs", "ledger", "pending", "started"}
+        kept = {"broken", "forked", "gate", "head", "held", "_held_bytes", "_held_refs", "ledger", "pending", "started", "unread"}
         for name in set(self.__slots__) - kept:
             setattr(self, name, getattr(fresh, name))
         self.continued, self.generation = record, record.generation
@@ -473,6 +380,28 @@ class Journal:
         self.groups = {group for found in self.histories for group in _groups_above(found)}
         self.states = {name: [saved for saved in values if saved[0] < seq] for name, values in self.states.items()}
 
+    def _turn(self, record: rec.RunAccepted | rec.RunForked | rec.StepEdited | rec.StateEdited, epoch: int) -> None:
+        """From here on the run takes another path: its code has changed, or somebody went back to an earlier step."""
+        if not (isinstance(record, rec.StepEdited) and record.in_fork):
+            self.turned = None if isinstance(record, rec.RunAccepted) else record
+        match record:
+            case rec.RunAccepted():
+                self._accept(record.step_id, epoch)
+            case rec.RunForked():
+                self.forked = record
+                self.superseded, self.unread = heard(record.value)
+            case rec.StepEdited():
+                self.histories[record.step_id].edit(record)
+                self._unsettled.pop(record.step_id, None)
+            case rec.StateEdited():
+                self.states.setdefault(record.step_id, []).append((record.after, record.value or b"null"))
+
+    def _take_known(self, reused: str, fingerprint: str) -> None:
+        """The result of an effect that was superseded has become that of a call: it stands for no other one."""
+        found = named(self.superseded, reused, fingerprint)
+        if found is not None:
+            self.superseded.remove(found)
+
     def _index_beside(self, record: rec.Record, row: Row) -> None:
         """What is recorded beside the steps: states, times, waits, prints, models."""
         match record:
@@ -484,6 +413,7 @@ class Journal:
                 self.waits[record.step_id] = record
             case rec.MessageTaken():
                 self.taken[record.key] = None
+                self.unread.pop(record.again, None)
             case rec.StepPartial():
                 self.partials.setdefault(record.step_id, {})[record.name] = record
             case rec.MilestoneReached():
@@ -529,6 +459,10 @@ class Journal:
             history = self.histories[record.step_id] = History()
             if not getattr(record, "lost", False):
                 self.groups.update(_groups_above(record.step_id))
+        if isinstance(record, rec.StepDone):
+            self._take_known(record.reused, record.fingerprint)
+        elif isinstance(record, rec.DoubtSettled) and record.verdict == "landed" and history.doubt is not None:
+            self._take_known(history.doubt.same_as, history.fingerprint)
         history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)
         self.has_children = self.has_children or bool(history.child)
         if history.outcome is not None:

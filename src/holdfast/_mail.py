@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from . import _records as rec
+from ._lineage import Unread
 
 
 class Message(NamedTuple):
-    """What somebody sent under a name."""
+    """What somebody sent under a name; `again` where it was taken before on a path that was given up, and has no letter any more."""
 
     letter_id: int
     name: str
     value: object
     by: str
     key: str
+    again: str = ""
 
     def encoded(self) -> bytes:
         """The value as bytes."""
@@ -32,9 +35,9 @@ class Mail:
 
     __slots__ = ("_keys", "_lock", "_messages", "_spent")
 
-    def __init__(self, taken: set[str]) -> None:
+    def __init__(self, taken: set[str], unread: Iterable[Unread] = ()) -> None:
         self._keys = taken
-        self._messages: list[Message] = []
+        self._messages = [Message(0, each.name, json.loads(each.value), each.by, each.key, each.mark) for each in unread]
         self._spent: list[int] = []
         self._lock = threading.Lock()
 

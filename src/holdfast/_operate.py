@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 from . import _records as rec
 from ._answers import misfit, read
 from ._calls import shown_call
+from ._chain import record_of
 from ._decorators import Agent
 from ._door import acceptance
 from ._failpoints import reach
 from ._ids import checked_text
 from ._inspect import loaded
-from ._journal import Journal, record_of
+from ._journal import Journal
 from ._ledger import BUDGET
 from ._replay import Question
 from ._runner import Engine, Order, escaped, silent
@@ -228,7 +229,10 @@ def undo(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
     owned = _tell(engine, run_id, not_yet, [record], kind="cancel", letter=letter, why=f"undo by {by}")
     if owned:
         return "its owner has been told to stop and to undo what it did"
-    return f"the run is undone by whoever runs its agent next; to do it now: holdfast resume {run_id} --here APP.py"
+    left = Journal.load(*loaded(engine, run_id)).superseded
+    names = ", ".join(f"{found.name} (step {step_id})" for step_id, found in left if found.landed() and not found.elsewhere)
+    but = f"; what is superseded is not undone, its code is not called any more: {names}" if names else ""
+    return f"the run is undone by whoever runs its agent next; to do it now: holdfast resume {run_id} --here APP.py{but}"
 
 
 def _left_in_doubt(engine: Engine, run_id: str) -> str:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from . import _records as rec
+from ._chain import at_position
 from ._failpoints import reach
 from ._ids import checked_text
 from ._inspect import PAGE
-from ._journal import Journal, at_position
+from ._journal import Journal
 from ._runner import Engine
 from ._shedding import Lighter, lighter, replays_alike, size
 from .errors import Damaged, Refusal, StoreDamaged

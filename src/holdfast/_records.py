@@ -52,6 +52,7 @@ class RunStarted(Record):
     args_sha: str = ""
     budget: Json = field(default_factory=dict)
     parent: dict[str, str] = field(default_factory=dict)
+    fork_of: str = ""
 
 
 @fact(kw_only=True)
@@ -129,6 +130,24 @@ class RunAccepted(Record):
     kind = "run.accepted"
     by: str
     reason: str = ""
+
+
+@fact(kw_only=True)
+class RunForked(Record):
+    """The run is a branch of `source`, whose records up to `after` stand before this one; `at` is the step that it branches from.
+
+    `value` tells of the effects that the source did after that point, and of messages that it took; `effects` says what becomes of a call
+    that was made there already. `origin` is the root of the keys from here on.
+    """
+
+    kind = "run.forked"
+    source: str
+    at: str
+    after: int
+    origin: str
+    by: str
+    reason: str = ""
+    effects: str = "ask"
 
 
 @fact(kw_only=True)
@@ -233,7 +252,10 @@ class AttemptFailed(Record):
 
 @fact(kw_only=True)
 class StepDone(Record):
-    """A step returned; `value` is its encoded result, or nothing where `not_kept` says why."""
+    """A step returned; `value` is its encoded result, or nothing where `not_kept` says why.
+
+    `reused` where the effect was not executed: the step, or run and step, whose result was taken over.
+    """
 
     kind = "step.done"
     name: str
@@ -245,6 +267,7 @@ class StepDone(Record):
     usage: list[Json] = field(default_factory=list)
     not_kept: str = ""
     shown: str = ""
+    reused: str = ""
 
 
 @fact(kw_only=True)
@@ -285,7 +308,8 @@ class StepBrokenOff(Record):
 class DoubtOpened(Record):
     """It is not known whether an effect happened; `action` is what in_doubt says, or why it became "ask".
 
-    `lost` where only records that a repair moved aside told of it, or could have; `delay_ms` before it is run again.
+    `lost` where only records that a repair moved aside told of it, or could have; `delay_ms` before it is run again; `same_as` is the step
+    at which the same call was made, on a path that was given up.
     """
 
     kind = "doubt.opened"
@@ -297,6 +321,7 @@ class DoubtOpened(Record):
     lost: bool = False
     key: str = ""
     args_sha: str = ""
+    same_as: str = ""
 
 
 @fact(kw_only=True)
@@ -371,7 +396,8 @@ class WaitBegun(Record):
 class MessageTaken(Record):
     """A step took the message `name`, which `by` had sent; `key` tells repetitions of one sending.
 
-    `unfit` says why it was put aside instead, where it is not what the code receives.
+    `unfit` says why it was put aside instead, where it is not what the code receives; `again` which message it is, where it had been taken
+    before on a path that was given up.
     """
 
     kind = "message.taken"
@@ -379,6 +405,7 @@ class MessageTaken(Record):
     by: str
     key: str = ""
     unfit: str = ""
+    again: str = ""
 
 
 @fact(kw_only=True)
@@ -460,6 +487,36 @@ class StateSaved(Record):
 
 
 @fact(kw_only=True)
+class StepEdited(Record):
+    """Somebody gave the step another outcome, `value`, in the place of the one at `after`; what was recorded after that is superseded.
+
+    `effects` says what becomes of a call that was made there already; `in_fork` where the run had been put back to its point before.
+    """
+
+    kind = "step.edited"
+    name: str
+    fingerprint: str
+    after: int
+    by: str
+    reason: str = ""
+    effects: str = "ask"
+    in_fork: bool = False
+
+
+@fact(kw_only=True)
+class StateEdited(Record):
+    """Somebody gave the state object `step_id` another `value` at the step `at`, whose outcome is at `after`; as `StepEdited` else."""
+
+    kind = "state.edited"
+    at: str
+    after: int
+    by: str
+    reason: str = ""
+    effects: str = "ask"
+    in_fork: bool = False
+
+
+@fact(kw_only=True)
 class TimeRead(Record):
     """The scope `step_id` read the time; `times_us` are the readings since its last commit."""
 
@@ -470,10 +527,11 @@ class TimeRead(Record):
 KINDS: dict[str, type[Record]] = {
     cls.kind: cls
     for cls in (
-        RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunRepaired,
-        RunPruned, RunUndoing, RunContinued, MilestoneReached, StepPartial, StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
+        RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunForked,
+        RunRepaired, RunPruned, RunUndoing, RunContinued, MilestoneReached, StepPartial, StepStarted, AttemptFailed, StepDone, StepFailed,
+        StepBrokenOff,
         DoubtOpened, DoubtSettled, AskOpened, AskAnswered, AskClosed, WaitBegun, MessageTaken, BudgetSet, WatchTaken, WatchDrifted,
-        ChildStarted, ModelChanged, ModelAccepted, TimeoutFired, StateSaved, TimeRead,
+        ChildStarted, ModelChanged, ModelAccepted, TimeoutFired, StateSaved, StepEdited, StateEdited, TimeRead,
     )
 }  # fmt: skip
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 
 from . import _records as rec
 from ._calls import shown_call
+from ._chain import GENESIS, args_digest, at_position, chain, empty_head, fold_head, record_of, verified
 from ._failpoints import reach
 from ._ids import checked_run_id, checked_text
 from ._inspect import checkpoint_of
-from ._journal import GENESIS, Journal, args_digest, at_position, chain, empty_head, fold_head, record_of, verified
+from ._journal import Journal
 from ._replay import History
 from ._runner import Engine
 from .errors import Damaged, Refusal, StoreDamaged, UnknownRun
@@ -85,6 +86,7 @@ def repair(engine: Engine, run_id: str, *, dry_run: bool, by: str, reason: str) 
     if head is None and not rows:
         raise UnknownRun(run_id, store.url)
     damage = _examined(run_id, head, rows, reads=_reads(engine, run_id, rows))
+    _refuse_half_fork(damage)
     mending, records = _decided(damage, by=by, reason=reason)
     if dry_run:
         return mending
@@ -100,6 +102,14 @@ def repair(engine: Engine, run_id: str, *, dry_run: bool, by: str, reason: str) 
         raise Refusal(f"run {run_id!r} moved meanwhile; nothing was changed. Check it again")
     reach("repair.after")
     return replace(mending, done=True)
+
+
+def _refuse_half_fork(damage: _Damage) -> None:
+    """A fork that has lost what it knows of its source could do again what happened there."""
+    started, run_id = damage.journal.started, damage.journal.head.run_id
+    if started is not None and started.fork_of and damage.journal.forked is None:
+        lost = f"what run {run_id!r} knows of {started.fork_of!r}, of which it is a fork, is damaged"
+        raise Refusal(f"{lost}; nothing was changed. Fork {started.fork_of!r} again")
 
 
 def _reads(engine: Engine, run_id: str, rows: Sequence[Row]) -> bool:

@@ -50,7 +50,8 @@ class History:
     `attempts` is the number of the latest attempt. What a policy counts is kept apart from it, since the step was last begun on
     somebody's word: `failures` are attempts that ended in an error, `lapsed` are intents that were repeated without a word on what
     became of them, and `pending` says whether that is so of the latest. A crash is no failure. `unsaid` is the outcome of an effect whose
-    result was not kept, as it was before somebody said what it had been: where their word does not fit, it is asked for again.
+    result was not kept, as it was before somebody said what it had been: where their word does not fit, it is asked for again. `edited`
+    is what gave the step its outcome, where a person did; `elsewhere` the run in which it happened, where that is not this one.
     """
 
     name: str = ""
@@ -79,6 +80,8 @@ class History:
     failed_us: int = 0
     usd: float = 0.0
     child: str = ""
+    edited: rec.StepEdited | None = None
+    elsewhere: str = ""
 
     def fold(self, record: rec.Record, *, seq: int, at_us: int, epoch: int) -> None:
         """Take one more record of this step into account."""
@@ -140,6 +143,15 @@ class History:
             self.doubt, self.pending = None, False
             if record.by not in THE_ENGINE:
                 self._count_anew()
+
+    def edit(self, record: rec.StepEdited) -> None:
+        """Somebody says what the outcome is; it is given back in the turn of the one whose place it takes."""
+        self.outcome = rec.StepDone(
+            step_id=record.step_id, name=self.name, fingerprint=self.fingerprint, attempt=max(1, self.attempts), effect=self.effect,
+            value=record.value,
+        )  # fmt: skip
+        self.outcome_seq, self.edited = record.after, record
+        self.doubt = self.settled = self.unsaid = self.trouble = None
 
     def clear_failure(self) -> None:
         """Go behind a failure that had ended the run: the step is decided anew. A failure without a doubt had said what is true."""

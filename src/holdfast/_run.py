@@ -29,7 +29,7 @@ from ._replay import CANCEL, CLEANUP, QUESTION, UNDO
 from ._riders import Riders
 from ._staying import LOOK_S, Stay
 from ._turnstile import Turnstile
-from .errors import Cancelled, HoldfastError, Parked, Stopped, Unwinding
+from .errors import Cancelled, HoldfastError, NotKept, Parked, Stopped, UndecodableResult, Unwinding
 
 if TYPE_CHECKING:
     from ._calls import Call
@@ -206,7 +206,7 @@ class Body(Place):
     def random(self) -> random.Random:
         """A stream that derives from the step's key: the same in every attempt."""
         if self.stream is None:
-            self.stream = seeded(self.run.seed, f"body {self.call.step_id}")
+            self.stream = seeded(self.run.seed, f"body {self.run.branch_of(self.call.step_id)}")
         return self.stream
 
 
@@ -316,7 +316,7 @@ class Run:
         self.requested: set[str] = set()
         self.long_steps: dict[str, tuple[Call, int]] = {}  # with its attempt, or 0 once it has been shown
         self.riders = Riders()
-        self.mail = Mail(set(journal.taken))
+        self.mail = Mail(set(journal.taken), journal.unread.values())
         self.stay = stay or Stay(clock)
         self.on_ask, self.nest, self.above = on_ask, nest, above
         self.children: dict[str, Run] = {}  # those that execute now, by their step
@@ -414,8 +414,20 @@ class Run:
         return self.committer.lanes <= 1 and self.in_progress <= 1
 
     def key_of(self, step_id: str) -> str:
-        generation = self.journal.generation
-        return effect_key(self.origin, f"{step_id}~{generation}" if generation else step_id)
+        generation, forked = self.journal.generation, self.journal.forked
+        origin = self.origin if forked is None else forked.origin
+        return effect_key(origin, f"{step_id}~{generation}" if generation else step_id)
+
+    def sending_key(self, call: Call) -> str:
+        """The key of a message that a step sends: the same one again, after a crash or on another branch of the run, is that message."""
+        return effect_key(self.seed, f"{call.step_id} {call.fingerprint}")
+
+    def branch_of(self, step_id: str) -> str:
+        """The step, told apart from the one with that id on paths that were given up; one that had begun before is what it was."""
+        turned, history = self.journal.turned, self.journal.histories.get(step_id)
+        if turned is None or (history is not None and 0 < history.first_seq <= turned.after):
+            return step_id
+        return self.key_of(step_id)
 
     def with_riders(self, records: Sequence[rec.Record]) -> Sequence[rec.Record]:
         """The records, behind whatever rides on them."""
@@ -432,7 +444,19 @@ class Run:
     def _boundary(self, seq: int) -> None:
         """Between branches the states are what the code makes of them: what was saved there was looked at before other outcomes came."""
         if seq <= self.recorded_seq and self._alone():
-            self.riders.set_states(seq)
+            try:
+                self.riders.set_states(seq)
+            except (ValueError, NotKept) as error:  # it was checked before anything was overwritten
+                self._refuse_state(error)
+
+    def _refuse_state(self, error: Exception) -> None:
+        """A recorded state does not fit: the run is blocked at its next step."""
+        turned = self.journal.turned
+        if not isinstance(turned, rec.StateEdited):
+            self.stop(UndecodableResult(self.id, "", "hf.state", str(error)))
+            return
+        why = f"{turned.by} edited it: {error}. Edit it again: holdfast edit {self.id} --state {turned.step_id} --at {turned.at}"
+        self.stop(UndecodableResult(self.id, turned.at, "hf.state", why))
 
     def at_live_edge(self) -> bool:
         """Whether everything recorded has been asked for and given back."""

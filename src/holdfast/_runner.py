@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from . import _records as rec
 from ._artifact import Desk, at_desk, desk
 from ._calls import Call, shown_call
+from ._chain import args_digest
 from ._clock import Clock, to_datetime
 from ._commands import Pause
 from ._commit import Committer
@@ -22,7 +23,7 @@ from ._decorators import Agent
 from ._drive import drive_async, drive_blocking
 from ._ending import Raised, Returned, concluded
 from ._failpoints import reach
-from ._journal import Journal, args_digest
+from ._journal import Journal
 from ._lease import Keeper, Observer, deliver
 from ._ledger import recorded
 from ._replay import UNDO

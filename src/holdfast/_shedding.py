@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from . import _records as rec
-from ._journal import GENESIS, Journal, chain, prunable, record_of
+from ._chain import GENESIS, chain, prunable, record_of
+from ._journal import Journal
 from ._ledger import Ledger
 from ._models import Models
 from ._replay import History

@@ -12,21 +12,24 @@ from .errors import Misuse, NotKept
 
 
 class Tracked:
-    """One state object of a run. `recorded` are the values of earlier commits, by seq."""
+    """One state object of a run. `recorded` are the values of earlier commits, by seq; the one at `edited` is a person's."""
 
-    __slots__ = ("codec", "last", "recorded", "target")
+    __slots__ = ("codec", "edited", "last", "recorded", "target")
 
-    def __init__(self, target: object, recorded: list[tuple[int, bytes]]) -> None:
+    def __init__(self, target: object, recorded: list[tuple[int, bytes]], edited: int = 0) -> None:
         if not isinstance(target, dict | list | BaseModel) and not dataclasses.is_dataclass(target):
             raise Misuse(f"hf.state takes a model, dataclass, dict or list, not {type(target).__name__}; nothing was recorded")
         self.target = target
         self.codec: ValueCodec = codec_for(_annotation(target), "the state")
         self.last = self.codec.keep(target)[0]
         self.recorded = list(reversed(recorded))
+        self.edited = edited
 
     def changed(self) -> bytes | None:
         """The encoded value if it differs from the one saved last, which an earlier life may have done behind its last outcome."""
         if self.recorded:
+            if self.edited and any(seq == self.edited for seq, _ in self.recorded):
+                raise NotKept("the state", "it was edited at a step at which the code has no such state", "Edit it at a later step")
             self.last = self.recorded[0][1]
             self.recorded.clear()
         data, _ = self.codec.keep(self.target)
@@ -43,7 +46,10 @@ class Tracked:
         if data is not None:
             self.last = data
             if self.differs(data):
-                overwrite(self.target, self.codec.give_back(data))
+                value = self.codec.give_back(data)
+                if not isinstance(value, dict if isinstance(self.target, dict) else list if isinstance(self.target, list) else object):
+                    raise ValueError(f"the state is a {type(self.target).__name__}, not a {type(value).__name__}")
+                overwrite(self.target, value)
 
     def differs(self, data: bytes) -> bool:
         """Whether the object is not what these bytes hold; where the code does the same again, it is."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import _records as rec
+from ._again import Before, made_before, takes_over, why_asked
 from ._asking import closing, consult
 from ._calls import SHOWN, Call, shown_call
 from ._commands import Came, Commit, Hang, Invoke, Life, Pause, Settle, Turn
@@ -19,6 +20,7 @@ from ._door import let_through, model_changes, overheard, pass_the_door, within_
 from ._doubt import Attempt, Finished, Found, Move, Uncertain, ask_first, opened, settle
 from ._failpoints import reach
 from ._landing import landing
+from ._lineage import result_of
 from ._models import is_reply, read
 from ._replay import CANCEL, UNDO, Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
 from ._replay import Hang as Hung
@@ -142,9 +144,25 @@ def _first_move(call: Call, attempt: int) -> Life[Move]:
         yield from _taken_up_again(call, attempt)
     if attempt > 1 or (history is not None and history.settled is not None and history.is_of(call.spec.name, call.fingerprint)):
         return Attempt(attempt)  # a person has spoken about this very call
+    before = made_before(call)
+    if before is not None and takes_over(call, before):
+        return (yield from _taken_over(call, before))
     yield from _approved(call)
     why = _same_in_doubt(call)
-    return (yield from ask_first(call, why)) if why else Attempt(attempt)
+    if why or before is None:
+        return (yield from ask_first(call, why)) if why else Attempt(attempt)
+    return (yield from ask_first(call, why_asked(call, before), before.label()))
+
+
+def _taken_over(call: Call, before: Before) -> Life[Move]:
+    """The call was made before, and its result holds: recorded as the outcome, nothing is executed."""
+    value, call.started_at_us = result_of(before.history) or b"null", call.run.clock.now_us()
+    result = call.spec.codec().give_back(value)
+    reach("effect.before_reuse")
+    seq = yield Commit((_done(call, Body(call), value, 1).but(reused=before.label()),))
+    reach("effect.after_reuse")
+    yield Turn(seq)
+    return Finished(result)
 
 
 def _approved(call: Call) -> Life[None]:
@@ -399,9 +417,6 @@ def _same_in_doubt(call: Call) -> str:
     for step_id, history in call.run.journal.open_doubts():
         if step_id != call.step_id and (history.name, history.fingerprint) == (call.spec.name, call.fingerprint):
             return f"the same call is in doubt at step {step_id}"
-    for step_id, history in call.run.journal.superseded:
-        if (history.name, history.fingerprint) == (call.spec.name, call.fingerprint):
-            return f"the same call was made at step {step_id}, before the code changed"
     return ""
 
 
@@ -437,7 +452,11 @@ def _given_back(call: Call, record: rec.StepDone) -> Life[Any]:
     try:
         return call.spec.codec().give_back(record.value or b"null")
     except (ValueError, NotKept) as error:
-        unsaid = call.run.journal.histories[call.step_id].unsaid
+        history = call.run.journal.histories[call.step_id]
+        unsaid, edited = history.unsaid, history.edited
+        if edited is not None:
+            why = f"{edited.by} gave it by an edit, and it does not fit: {error}. Edit it again: holdfast edit {call.run.id} {call.step_id}"
+            raise call.run.stop(UndecodableResult(call.run.id, call.step_id, call.spec.name, why)) from error
         if unsaid is not None:
             why = f"the result that was given does not fit: {call.unfit(record.value)}"
             yield Commit([opened(call, why, "ask")])

@@ -129,7 +129,9 @@ def _traces(run: Run) -> list[tuple[str, History]]:
 
 def _left(run: Run) -> list[str]:
     """What happened and nobody can say how to undo: the code does not call it any more, or not yet."""
-    told = {"made before the code changed": run.journal.superseded, "known from what a repair moved aside": _traces(run)}
+    own = [(step_id, found) for step_id, found in run.journal.superseded if not found.elsewhere]
+    when = "made before the code changed" if run.journal.turned is None else "superseded by an edit"
+    told = {when: own, "known from what a repair moved aside": _traces(run)}
     left = {why: [f"{found.name} (step {step_id})" for step_id, found in those if found.landed()] for why, those in told.items()}
     lines = [f"{why}, and not undone: {', '.join(names)}" for why, names in left.items() if names]
     for line in lines:

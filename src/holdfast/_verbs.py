@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, ParamSpec, TypeVar
 
+from . import _records as rec
 from ._clock import SystemClock, to_datetime
 from ._models import read as read_reply
 from ._prints import Thing
@@ -145,7 +146,9 @@ def state(initial: T) -> T:
     scope = in_agent("state")
     scope.states += 1
     step_id = f"{scope.path}/state.{scope.states}"
-    scope.run.riders.tracked[step_id] = Tracked(initial, scope.run.journal.states.get(step_id, []))
+    journal = scope.run.journal
+    edited = journal.turned.after if isinstance(journal.turned, rec.StateEdited) and journal.turned.step_id == step_id else 0
+    scope.run.riders.tracked[step_id] = Tracked(initial, journal.states.get(step_id, []), edited)
     return initial
 
 

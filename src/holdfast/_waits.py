@@ -193,7 +193,7 @@ def _received(call: Call, name: str, asked: Asking) -> Life[Came]:
     while True:
         message = run.mail.take(name)
         if message is not None:
-            taken = rec.MessageTaken(step_id=call.step_id, name=name, key=message.key, by=message.by)
+            taken = rec.MessageTaken(step_id=call.step_id, name=name, key=message.key, by=message.by, again=message.again)
             unfit = misfit(asked.wants, message.value) or _line(call.unfit(message.encoded()))
             if not unfit:
                 return Came(call.spec.codec().give_back(message.encoded()), (taken,), run.mail.letters_of(message))
@@ -237,7 +237,7 @@ def _posted(run_id: str, name: str, value: object) -> None:
     head = run.committer.store.head(checked_run_id(run_id))
     if head is None or head.status in ("done", "cancelled"):
         raise Undeliverable(run_id, name, "there is no such run" if head is None else f"it is {head.status}")
-    body = {"name": name, "value": value, "by": f"run {run.id}", "key": run.key_of(where.call.step_id)}
+    body = {"name": name, "value": value, "by": f"run {run.id}", "key": run.sending_key(where.call)}
     where.at_once = True
     run.flush()  # what the message relies on must not be lost once it is sent
     reach("send.before")

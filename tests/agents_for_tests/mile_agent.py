@@ -17,8 +17,9 @@ from agents_for_tests import sweep_agent
 from agents_for_tests.sweep_agent import acked, did, lines
 from holdfast import _ending
 from holdfast import _records as rec
+from holdfast._chain import record_of
 from holdfast._failpoints import reach
-from holdfast._journal import Journal, record_of
+from holdfast._journal import Journal
 from holdfast._partials import Partial
 from holdfast.store import Append
 

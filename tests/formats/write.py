@@ -185,6 +185,14 @@ async def childlike(text: str) -> str:
     return await remember(text)
 
 
+@hf.agent
+async def telling() -> str:
+    known: list[str] = hf.state([])
+    known.append("a")
+    known.append(await remember("b"))
+    return await say("c")
+
+
 def record_waits() -> None:
     for answered in (False, True):
         with suppress(hf.RunWaiting):
@@ -252,11 +260,26 @@ def record() -> None:
     play(STORE, rounds, 1, run_id="old-continued")
     record_waits()
     play(STORE, parenting, run_id="old-parent")
+    record_pruned()
+    record_branches()
+
+
+def record_pruned() -> None:
+    """Details of a run go."""
     with suppress(BaseException):
         play(STORE, hoarding, run_id="old-pruned")
     _pruning.WORTH_BYTES = 1
     with hf.Holdfast(STORE) as app:
         app.prune(hf.Retention(details=0), agent="hoarding", dry_run=False, by="ann", reason="room")
+
+
+def record_branches() -> None:
+    """Somebody goes back in a run, in place and as another one."""
+    play(STORE, telling, run_id="old-source")
+    with hf.Holdfast(STORE) as app:
+        app.fork("old-source", at=1, edits={1: "x"}, effects="reuse", new_id="old-fork", by="ann", reason="what if")
+        app.edit("old-fork", 1, "y", by="ann", reason="rather so")
+        app.edit_state("old-fork", ["z"], at=1, effects="repeat", by="ann", reason="and so")
 
 
 def lose_the_tail(run_id: str) -> None:

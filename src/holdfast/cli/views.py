@@ -27,6 +27,7 @@ STATE_STYLES = {
     "started": "green", "done": "", "in doubt": "yellow", "broken off": "yellow", "failed": "red", "attempt failed": "red",
     "run failed": "red", "run blocked": "magenta", "run waiting": "yellow", "doubt opened": "yellow", "run done": "green",
     "asked": "yellow", "drifted": "yellow", "model changed": "yellow", "budget set": "blue",
+    "step edited": "blue", "state edited": "blue", "run forked": "blue",
 }  # fmt: skip
 BESIDE_STEPS = frozenset({"asked", "answered", "watched", "drifted"})
 """States of lines that speak of a question or a thing, which is named in the note."""
@@ -129,6 +130,8 @@ def _run_facts(run: RunView, now_us: int) -> list[Fact]:
     facts += [("milestone", run.milestone)] if run.milestone else []
     facts += [("generation", str(run.generation))] if run.generation else []
     facts += [("undoing", run.undoing)] if run.undoing else []
+    facts += [("fork of", run.forked_from)] if run.forked_from else []
+    facts += [("forks", ", ".join(run.forks))] if run.forks else []
     facts += [("last error", run.last_error)] if run.last_error not in ("", run.note) else []
     facts += [("model", change) for change in run.model_changes]
     facts += [("started", moment(run.created_us, now_us)), ("changed", moment(run.updated_us, now_us))]
@@ -192,10 +195,14 @@ def _history_row(line: Checkpoint, *, one_day: bool) -> list[Cell]:
     day, _, hour = local(line.at_us).partition(" ")
     step_id, note = ("", f"{line.step_id}: {line.note}") if line.state in BESIDE_STEPS else (line.step_id, line.note)
     return [
-        Cell(hour if one_day else f"{day} {hour}", "dim"), Cell(step_id), Cell(line.state, STATE_STYLES.get(line.state, "")),
+        Cell(hour if one_day else f"{day} {hour}", "dim"), Cell(step_id), _state_cell(line),
         Cell(str(line.attempt or "")), Cell("" if line.duration_s is None else duration(line.duration_s), "dim"),
         Cell(line.call), Cell(line.key, "dim"), Cell(note, "dim"),
     ]  # fmt: skip
+
+
+def _state_cell(line: Checkpoint) -> Cell:
+    return Cell(f"{line.state}, superseded", "dim") if line.superseded else Cell(line.state, STATE_STYLES.get(line.state, ""))
 
 
 def checkpoint_page(view: CheckpointView, setting: Setting) -> Page:

@@ -10,112 +10,45 @@ Every test takes an open store, so that a deliberately broken one can be handed 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.store import (
     Append,
     Head,
-    Live,
-    Prunable,
     Query,
-    Removal,
-    Repair,
-    Repairable,
     Row,
-    Shedding,
     Stale,
     Store,
-    Tombstone,
+)
+from holdfast.testing.following import LiveConformance
+from holdfast.testing.pruning import PrunableConformance
+from holdfast.testing.sample import (
+    BIG,
+    TRIES,
+    WRITERS,
+    WRITES,
+    Bytes,
+    Words,
+    create,
+    examples,
+    head,
+    keep,
+    listed,
+    onward,
+    repair,
+    repaired,
+    row,
 )
 from holdfast.testing.shelf import ShelfConformance
 
-BIG = 8 * 1024 * 1024
-WRITERS, WRITES, TRIES = 4, 15, 2_000
-LIVE_LINES, LIVE_LIMIT = 40, 10 * 1024 * 1024
 
-Words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
-Bytes = st.binary(max_size=200)
-examples = settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
-)
-
-
-def row(seq: int, *, body: bytes = b"{}", value: bytes | None = None, args: bytes | None = None, epoch: int = 1) -> Row:
-    """A row with everything in it that a test does not care about."""
-    return Row(seq, epoch, 1_000 + seq, "step.done", str(seq), body, value, args, b"digest-%d" % seq)
-
-
-def head(run_id: str, seq: int, *, epoch: int = 1, status: str = "running", owner: str | None = "me", updated_us: int = 1) -> Head:
-    """A head with everything in it that a test does not care about."""
-    return Head(run_id, "agent", status, owner, epoch, seq, b"digest-%d" % seq, None, 1, updated_us, "{}", 0.25, "note")
-
-
-def create(run_id: str, rows: int = 1) -> Append:
-    """The append that creates a run under epoch 1."""
-    return Append(run_id, 0, 0, [row(n) for n in range(1, rows + 1)], head(run_id, rows))
-
-
-def onward(run_id: str, seq: int, *, epoch: int = 1, rows: int = 1, takes: Sequence[int] = ()) -> Append:
-    """The append that adds rows behind `seq` under the same epoch."""
-    return Append(
-        run_id, epoch, seq, [row(seq + n, epoch=epoch) for n in range(1, rows + 1)], head(run_id, seq + rows, epoch=epoch), takes
-    )
-
-
-def listed(store: Store, query: Query) -> list[str]:
-    """The ids of the runs that `query` lists."""
-    return [found.run_id for found in store.heads(query)]
-
-
-def keep(store: Store, kept: Head) -> None:
-    """Put a run with exactly this head into the store."""
-    assert store.append([Append(kept.run_id, 0, 0, [row(1)], kept)]) == [None]
-
-
-def repair(run_id: str, *, rows: int, good: int) -> Repair:
-    """The repair that keeps the first `good` of so many rows and goes on with one more, under epoch 2."""
-    kept, added = [row(n) for n in range(1, good + 1)], row(good + 1, epoch=2)
-    return Repair(run_id, head(run_id, rows), kept, [added], head(run_id, good + 1, epoch=2, owner=None), 77, "ann", "because")
-
-
-def repaired(store: Store, run_id: str, *, rows: int, good: int) -> Repairable:
-    """The store, holding a run to be repaired; a store that cannot do that is none the worse for it."""
-    if not isinstance(store, Repairable):
-        pytest.skip("this store cannot move rows aside")
-    assert store.append([create(run_id, rows=rows)]) == [None]
-    assert store.found(run_id) == (head(run_id, rows), [row(n) for n in range(1, rows + 1)])
-    assert good < rows
-    return store
-
-
-def live(store: Store) -> Live:
-    """The store, if runs in it can be followed; one that cannot do that is none the worse for it."""
-    if not isinstance(store, Live):
-        pytest.skip("this store carries nothing to followers")
-    return store
-
-
-def removal(found: Head, pruned_us: int = 9) -> Removal:
-    """The removal of a run that stands there."""
-    return Removal(found, Tombstone(found.run_id, found.agent, "1:f", found.status, found.updated_us, pruned_us, "ann", "because"))
-
-
-def prunable(store: Store) -> Prunable:
-    """The store, if it can be pruned; one that cannot is none the worse for it."""
-    if not isinstance(store, Prunable):
-        pytest.skip("this store cannot be pruned")
-    return store
-
-
-class StoreConformance(ShelfConformance):
+class StoreConformance(ShelfConformance, LiveConformance, PrunableConformance):
     """Override `open`. Set `lasting` to False for a store that is gone when it is closed."""
 
     lasting = True
@@ -442,134 +375,6 @@ class StoreConformance(ShelfConformance):
         assert mended.found("run") == (first.head, [row(1), row(2), row(3, epoch=2)])
         assert mended.set_aside(again._replace(found=first.head)) is True
         assert [one.fields[0] for one in mended.aside("run") if one.what == "row"] == [3, 4, 2, 3]
-
-    # following, where the store can carry it
-
-    def test_what_is_published_is_read_from_a_position_on(self, store: Store) -> None:
-        carrier = live(store)
-        carrier.publish("run", b'["a"]')
-        (first,) = carrier.published("run", 0)
-        carrier.publish("run", b'["b"]')
-        carrier.publish("other", b'["c"]')
-        assert [payload for _, payload in carrier.published("run", 0)] == [b'["a"]', b'["b"]']
-        behind = carrier.published("run", first[0])
-        assert [payload for _, payload in behind] == [b'["b"]']
-        assert carrier.published("run", behind[-1][0]) == carrier.published("nobody", 0) == []
-
-    def test_of_what_was_published_the_oldest_makes_way(self, store: Store) -> None:
-        carrier, position, seen = live(store), 0, list[bytes]()
-        for number in range(3 * LIVE_LINES):
-            carrier.publish("run", b"%d %s" % (number, b"x" * (LIVE_LIMIT // LIVE_LINES)))
-            new = carrier.published("run", position)
-            position = new[-1][0]
-            seen += [payload.split()[0] for _, payload in new]
-        kept = [payload for _, payload in carrier.published("run", 0)]
-        assert seen == [b"%d" % number for number in range(3 * LIVE_LINES)]
-        assert kept[-1].startswith(b"%d " % (3 * LIVE_LINES - 1))
-        assert sum(map(len, kept)) <= LIVE_LIMIT
-
-    def test_whoever_opens_the_store_as_well_reads_what_is_published(self, tmp_path: Path) -> None:
-        if not self.lasting:
-            pytest.skip("nobody else can open this store")
-        store, reader = self.open(tmp_path), self.open(tmp_path)
-        live(store).publish("run", b"1")
-        assert [payload for _, payload in live(reader).published("run", 0)] == [b"1"]
-        live(reader).publish("run", b"2")
-        assert [payload for _, payload in live(store).published("run", 0)] == [b"1", b"2"]
-        store.close()
-        reader.close()
-
-    def test_lines_of_several_threads_are_whole(self, store: Store) -> None:
-        carrier, words = live(store), [b"%d" % number * 500 for number in range(WRITERS)]
-        with ThreadPoolExecutor(WRITERS) as pool:
-            list(pool.map(carrier.publish, ["run"] * WRITERS * WRITES, words * WRITES))
-        assert sorted(payload for _, payload in carrier.published("run", 0)) == sorted(words * WRITES)
-
-    @examples
-    @given(run_id=Words)
-    def test_publishing_never_raises_whatever_the_run_is_called(self, store: Store, *, run_id: str) -> None:
-        carrier, others = live(store), live(store).published("another", 0)
-        carrier.publish(run_id, b"1")
-        assert {payload for _, payload in carrier.published(run_id, 0)} <= {b"1"}
-        assert carrier.published("another", 0) == others
-
-    def test_rows_behind_a_seq_come_with_the_head(self, store: Store) -> None:
-        store.append([create("other", rows=2), create("run", rows=3)])
-        store.append([onward("run", 3, rows=2)])
-        assert [live(store).rows_after("run", seq) for seq in (0, 3, 5)] == [
-            (head("run", 5), [row(number) for number in range(seq + 1, 6)]) for seq in (0, 3, 5)
-        ]
-        assert live(store).rows_after("nobody", 0) is None
-
-    # pruning, where the store can do it
-
-    def test_a_removed_run_is_gone_with_its_letters_and_leaves_others_alone(self, store: Store) -> None:
-        pruned = prunable(store)
-        store.enroll("me")
-        store.append([create("a", rows=3), create("b", rows=2)])
-        store.append([onward("a", 3), onward("b", 2)])
-        store.post("a", "k", b"", 1)
-        kept = store.post("b", "k", b"", 1)
-        assert pruned.remove([removal(head("a", 4))]) == [True]
-        assert (store.load("a"), store.head("a")) == (None, None)
-        assert listed(store, Query()) == ["b"]
-        assert [letter.letter_id for letter in store.letters(["a", "b"])] == [kept]
-        assert store.load("b") == (head("b", 3), [row(1), row(2), row(3)])
-        assert store.append([onward("b", 3)]) == [None]
-        assert store.check() == []
-
-    def test_the_id_of_a_removed_run_stays_taken_until_it_is_forgotten(self, store: Store) -> None:
-        pruned = prunable(store)
-        store.append([create("run")])
-        grave = removal(head("run", 1), pruned_us=9)
-        pruned.remove([grave])
-        assert pruned.tombstone("run") == grave.grave
-        assert store.append([create("run"), create("other")]) == [Stale(None), None]
-        assert (pruned.forget(9), pruned.tombstone("run")) == (0, grave.grave)
-        assert (pruned.forget(10), pruned.tombstone("run")) == (1, None)
-        assert store.append([create("run")]) == [None]
-
-    def test_a_run_that_moved_is_not_removed_and_does_not_hinder_others(self, store: Store) -> None:
-        pruned = prunable(store)
-        store.append([create("a"), create("b")])
-        store.append([onward("a", 1)])
-        assert pruned.remove([removal(head("a", 1)), removal(head("b", 1)), removal(head("c", 1))]) == [False, True, False]
-        assert store.load("a") == (head("a", 2), [row(1), row(2)])
-        assert (pruned.tombstone("a"), pruned.tombstone("c")) == (None, None)
-
-    def test_removing_takes_what_repairs_moved_aside(self, store: Store) -> None:
-        mended, pruned = repaired(store, "run", rows=4, good=2), prunable(store)
-        first = repair("run", rows=4, good=2)
-        mended.set_aside(first)
-        assert pruned.remove([removal(first.head)]) == [True]
-        assert mended.aside("run") == []
-
-    def test_rows_are_rewritten_where_they_stand_and_one_is_added(self, store: Store) -> None:
-        pruned = prunable(store)
-        store.append([create("run", rows=3), create("other", rows=2)])
-        store.append([onward("run", 3)])
-        light = row(2, body=b"[]")._replace(digest=b"new")
-        assert pruned.shed(Shedding(head("run", 4), [light], onward("run", 4))) is True
-        assert store.load("run") == (head("run", 5), [row(1), light, row(3), row(4), row(5)])
-        assert store.load("other") == (head("other", 2), [row(1), row(2)])
-        assert store.append([onward("run", 4)]) == [Stale(head("run", 5))]
-        assert store.append([onward("run", 5)]) == [None]
-
-    def test_rows_of_a_run_that_moved_are_not_rewritten(self, store: Store) -> None:
-        pruned = prunable(store)
-        store.append([create("run", rows=3)])
-        store.append([onward("run", 3)])
-        assert pruned.shed(Shedding(head("run", 3), [row(2, body=b"[]")], onward("run", 3))) is False
-        assert store.load("run") == (head("run", 4), [row(1), row(2), row(3), row(4)])
-
-    def test_compacting_changes_nothing_but_the_room(self, store: Store) -> None:
-        pruned = prunable(store)
-        store.append([Append("big", 0, 0, [row(1, value=b"x" * 200_000)], head("big", 1)), create("run", rows=3)])
-        pruned.remove([removal(head("big", 1))])
-        pruned.compact()
-        assert pruned.room().free_bytes == 0
-        assert store.load("run") == (head("run", 3), [row(1), row(2), row(3)])
-        assert store.append([onward("run", 3), create("big")]) == [None, Stale(None)]
 
     # life
 
