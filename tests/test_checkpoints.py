@@ -137,7 +137,7 @@ def test_what_was_watched_and_how_it_drifted_reads_well(app: hf.Holdfast, tmp_pa
     assert drifted[0].endswith("-> warn")
     assert "accepted as it is" in notes(app, "watched")[-1]
     words = {"asked", "answered", "watched", "drifted", "model changed", "model accepted", "budget set"}
-    words |= {"closed", "waiting", "message taken", "pruned"}
+    words |= {"closed", "waiting", "message taken", "pruned", "child run"}
     assert set(_checkpoints.STATES.values()) == words
 
 

@@ -26,7 +26,7 @@ import apsw
 import pytest
 
 import holdfast as hf
-from holdfast import _inspect, _journal
+from holdfast import _chain, _inspect
 from holdfast import _records as rec
 from holdfast._journal import Journal
 from holdfast.errors import StoreError
@@ -264,7 +264,7 @@ def believing(_before: bytes, _run_id: str, row: tuple[Any, ...]) -> bytes:
 
 
 def test_without_the_chain_flips_go_unnoticed(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_journal, "chain", believing)
+    monkeypatch.setattr(_chain, "chain", believing)
     copy = Path(shutil.copy(path, folder / "control.db"))
     subject = Subject(copy)
     places = [found.start() + len(b'"seen ') for found in re.finditer(rb'"seen \d"', subject.raw)]

@@ -34,14 +34,14 @@ def test_an_option_of_run_that_does_not_exist_is_not_swallowed() -> None:
 
 
 def test_the_options_of_run_are_all_told() -> None:
-    with pytest.raises(Misuse, match=r"It has: run_id, tags, budget, store, wait\."):
+    with pytest.raises(Misuse, match=r"It has: run_id, tags, budget, park_after, store, wait\."):
         wrong(topic="kelp")
     with pytest.raises(Misuse, match=r"Did you mean wait=\?"):
         wrong(waits=False)
 
 
 def test_a_store_of_its_own_is_no_option_of_a_run_on_an_opened_store() -> None:
-    with hf.Holdfast(MemoryStore()) as app, pytest.raises(Misuse, match=r"no option 'store'.*It has: run_id, tags, budget, wait\."):
+    with hf.Holdfast(MemoryStore()) as app, pytest.raises(Misuse, match=r"no option 'store'.*It has: run_id, tags, budget, park_after, wait\."):
         app.run(idle, 1, store=MemoryStore())  # type: ignore[call-overload]
 
 
