@@ -41,7 +41,8 @@ def test_the_options_of_run_are_all_told() -> None:
 
 
 def test_a_store_of_its_own_is_no_option_of_a_run_on_an_opened_store() -> None:
-    with hf.Holdfast(MemoryStore()) as app, pytest.raises(Misuse, match=r"no option 'store'.*It has: run_id, tags, budget, park_after, wait\."):
+    told = r"no option 'store'.*It has: run_id, tags, budget, park_after, wait\."
+    with hf.Holdfast(MemoryStore()) as app, pytest.raises(Misuse, match=told):
         app.run(idle, 1, store=MemoryStore())  # type: ignore[call-overload]
 
 
