@@ -275,6 +275,7 @@ def _shedding(ordered: Ordered, plan: Plan, found: tuple[Head, list[Row]], light
     pruned = rec.RunPruned(
         by=ordered.by, reason=ordered.reason, policy=ordered.retention.told(), pruned_us=plan.now_us, was=head.digest.hex(),
         rows=light.touched + (last.rows if last else 0), bytes=light.freed + (last.bytes if last else 0),
+        dropped=light.dropped + (last.dropped if last else 0),
     )  # fmt: skip
     sealing = Journal(head.run_id)
     sealing.head = at_position(head, light.rows[-1])
@@ -283,7 +284,7 @@ def _shedding(ordered: Ordered, plan: Plan, found: tuple[Head, list[Row]], light
         after = Journal.load(append.head, [*light.rows, *append.rows])
     except Damaged:
         return None
-    return Shedding(head, light.changed, append) if replays_alike(before, after) else None
+    return Shedding(head, light.changed, append, light.drops) if replays_alike(before, after) else None
 
 
 def _prunings(rows: Sequence[Row]) -> Iterator[rec.RunPruned]:

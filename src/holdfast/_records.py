@@ -171,7 +171,8 @@ class RunRepaired(Record):
 class RunPruned(Record):
     """Details that replay does not need went from `rows` records, `bytes` in all, over all prunes of the run; `was` is the digest before.
 
-    The row bears the time of the one before it, so that a run that has ended looks no younger; `pruned_us` is when it was.
+    `dropped` of these records are gone themselves: those of earlier generations, as the `run.continued` behind them says too. The row bears
+    the time of the one before it, so that a run that has ended looks no younger; `pruned_us` is when it was.
     """
 
     kind = "run.pruned"
@@ -182,6 +183,7 @@ class RunPruned(Record):
     rows: int = 0
     bytes: int = 0
     reason: str = ""
+    dropped: int = 0
 
 
 @fact(kw_only=True)
@@ -196,13 +198,18 @@ class RunUndoing(Record):
 
 @fact(kw_only=True)
 class RunContinued(Record):
-    """The run begins anew with `args`: nothing before this is replayed. `carried` is what stays true: totals, limits, message keys."""
+    """The run begins anew with `args`: nothing before this is replayed. `carried` is what stays true: totals, limits, message keys.
+
+    `dropped` is how many records right before this one a prune removed, `usd` what the run had cost by then.
+    """
 
     kind = "run.continued"
     fingerprint: str
     generation: int
     args_sha: str = ""
     carried: Json = field(default_factory=dict)
+    dropped: int = 0
+    usd: float = 0.0
 
 
 @fact(kw_only=True)

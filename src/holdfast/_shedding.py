@@ -1,10 +1,11 @@
 """What a run that stays can do without: details that neither replay, undo, a doubt nor a check needs; pure.
 
-No record goes, so that nothing that counts them changes: seqs, times, costs and the order of outcomes stay. What goes is the bytes in
-them: arguments of safe steps that have an outcome, what a failed attempt said once another has succeeded, partial results that no attempt
-will ask for, and results and states that changed code or an edit has superseded, but for messages that are received again. Arguments enter
-the chain by their digest and can go without a trace in it; where anything else goes the records from there on are sealed anew. Of effects
-everything stays: whether they happened, and with what, is for people to see.
+Records of generations that are over go as a whole: the one with which the next began says how many stood before it, and what the run had
+cost by then. Of the others none goes, and seqs, times and the order of outcomes stay what they are; what goes is the bytes in them:
+arguments of safe steps that have an outcome, what a failed attempt said once another has succeeded, partial results that no attempt will
+ask for, and results and states that changed code or an edit has superseded, but for messages that are received again. Of effects all
+stays: whether they happened, and with what, is for people to see. Arguments enter the chain by their digest and can go without a trace in
+it; where anything else goes the records from there on are sealed anew.
 
 States that replay sets, one at each recorded boundary, stay all of them: code between two boundaries may have read any.
 """
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from . import _records as rec
-from ._chain import GENESIS, chain, prunable, record_of
+from ._chain import GENESIS, chain, empty_head, fold_head, prunable, record_of
 from ._journal import Journal
 from ._ledger import Ledger
 from ._lineage import Pair
@@ -32,22 +33,48 @@ OF_THE_MOMENT = frozenset({"broken", "gate", "held", "_held_bytes", "_held_refs"
 
 
 class Lighter(NamedTuple):
-    """The rows of a run without what it can do without: all of them, those that changed, and how many bytes of how many rows went."""
+    """The rows of a run without what it can do without: all of them, those that changed, and how many bytes of how many rows went.
+
+    `drops` are the first and the last seq that are gone altogether, of `dropped` rows.
+    """
 
     rows: list[Row]
     changed: list[Row]
     touched: int
     freed: int
+    drops: tuple[int, int] = (0, 0)
+    dropped: int = 0
 
 
 def lighter(head: Head, rows: Sequence[Row], *, before_us: int) -> Lighter:
     """The same run with fewer details in records from before then."""
     needs = _Needs(Journal.load(head, rows), [(row, record_of(row)) for row in rows])
     light = [needs.lighten(row) if row.at_us < before_us else row for row in rows]
-    freed = [size(old) - size(new) for old, new in zip(rows, light, strict=True)]
-    sealed = list(_sealed(head.run_id, light))
-    changed = [new for old, new in zip(rows, sealed, strict=True) if old != new]
-    return Lighter(sealed, changed, sum(map(bool, freed)), sum(freed))
+    gone = needs.earlier(before_us)
+    if gone:
+        light[gone.stop] = _continued(head.run_id, rows, gone)
+    freed = [size(old) - (0 if index in gone else size(new)) for index, (old, new) in enumerate(zip(rows, light, strict=True))]
+    kept = [index for index in range(len(rows)) if index not in gone]
+    sealed = list(_sealed(head.run_id, [light[index] for index in kept]))
+    changed = [new for index, new in zip(kept, sealed, strict=True) if rows[index] != new]
+    drops = (rows[gone[0]].seq, rows[gone[-1]].seq) if gone else (0, 0)
+    return Lighter(sealed, changed, sum(map(bool, freed)), sum(freed), drops, len(gone))
+
+
+def _continued(run_id: str, rows: Sequence[Row], gone: range) -> Row:
+    """The record with which a run began anew, telling what it needs to tell of those before it once they are gone."""
+    row, folded, ledger = rows[gone.stop], empty_head(run_id), Ledger()
+    for each in rows[: gone.stop]:
+        record = record_of(each)
+        folded = fold_head(folded, record, each.at_us)
+        ledger.fold(record, each.at_us)
+        if isinstance(record, rec.RunContinued):
+            ledger.carry(record.carried)
+    record = record_of(row)
+    assert isinstance(record, rec.RunContinued)
+    carried = {**record.carried, **({"charged": ledger.charged} if ledger.charged else {})}
+    dropped = row.seq - rows[gone.start - 1].seq - 1
+    return row._replace(body=rec.to_body(record.but(dropped=dropped, usd=folded.usd, carried=carried)))
 
 
 def size(row: Row) -> int:
@@ -75,6 +102,15 @@ class _Needs:
         self.states = {seq for saved in journal.states.values() for seq, _ in saved}
         self.partials = [record for saved in journal.partials.values() for record in saved.values()]
         self.messages = set(_received_again(journal, pairs))
+        self._pairs, self._unread = pairs, bool(journal.unread)
+
+    def earlier(self, before_us: int) -> range:
+        """Which rows are of generations that are over: those between what the run began with and where it last began anew before then."""
+        ends = [index for index, (row, one) in enumerate(self._pairs) if isinstance(one, rec.RunContinued) and row.at_us < before_us]
+        made = [index for index, (_, one) in enumerate(self._pairs) if isinstance(one, rec.RunForked)]
+        gone = range(max(made, default=0) + 1, ends[-1] if ends else 0)
+        edited = any(isinstance(self._pairs[index][1], rec.StepEdited | rec.StateEdited) for index in gone)
+        return range(0) if edited and self._unread else gone
 
     def lighten(self, row: Row) -> Row:
         """The row without what nobody needs."""
@@ -139,6 +175,8 @@ def _held(value: Any) -> Any:
     match value:
         case History():
             return _essence(value)
+        case rec.RunContinued():  # what it tells of records that are gone is in the head and the ledger
+            return repr(value.but(dropped=0, usd=0.0, carried={**value.carried, "charged": {}}))
         case rec.Record():
             return repr(value)
         case dict():
