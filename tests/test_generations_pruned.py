@@ -223,6 +223,7 @@ def tampered(store: Store, seq: int) -> None:
         store._rows["r"] = [row._replace(body=row.body + b" ") if row.seq == seq else row for row in store._rows["r"]]
     else:
         with apsw.Connection(str(store.url).removeprefix("sqlite:///")) as connection:
+            connection.set_busy_timeout(5000)
             connection.execute("UPDATE journal SET body = CAST(body || ' ' AS BLOB) WHERE run_id = 'r' AND seq = ?", (seq,))
 
 

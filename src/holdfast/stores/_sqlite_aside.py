@@ -26,8 +26,9 @@ KEEP_ROW = "INSERT INTO aside_rows SELECT ?, ?, ?, * FROM journal WHERE place = 
 KEEP_HEAD = "INSERT INTO aside_heads SELECT ?, ?, ?, * FROM runs WHERE run_id = ?"
 DROP_ROW = "DELETE FROM journal WHERE place = ?"
 GAP_BITS = 36
-"""Behind records that a prune dropped, `before` is negative: how many are gone, then the place in so many bits. SQL writes it out: the place
-is `abs(before) & 68719476735`, the number `-before >> 36`.
+"""Behind records that a prune dropped, `before` is negative: how many are gone, then the place in so many bits.
+
+SQL writes it out: the place is `abs(before) & 68719476735`, the number `-before >> 36`.
 """
 PART_ROWS = "UPDATE journal SET before = -1 WHERE run_id = ?"
 JOIN_ROW = "UPDATE journal SET before = ? WHERE place = ?"

@@ -71,7 +71,8 @@ ROWS = """
     WITH RECURSIVE back (place) AS (
         SELECT last FROM runs WHERE run_id = ?1
         UNION ALL
-        SELECT abs(before) & 68719476735 FROM journal JOIN back USING (place) WHERE run_id = ?1 AND abs(before) & 68719476735 < place AND seq > ?2 + 1
+        SELECT abs(before) & 68719476735 FROM journal JOIN back USING (place)
+        WHERE run_id = ?1 AND abs(before) & 68719476735 < place AND seq > ?2 + 1
     ) SELECT seq, epoch, at_us, kind, step_id, body, value, args, digest FROM back CROSS JOIN journal USING (place)
     WHERE run_id = ?1 AND seq > ?2
 """
