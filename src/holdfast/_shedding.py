@@ -96,9 +96,9 @@ class _Needs:
         self.effects = {one.step_id for _, one in pairs if getattr(one, "effect", False) or isinstance(one, rec.DoubtOpened)}
         self.open = {step_id for step_id, found in journal.histories.items() if found.outcome is None}
         self.done = {step_id for step_id, found in journal.histories.items() if isinstance(found.outcome, rec.StepDone)}
-        self.outcomes = {found.outcome_seq for found in _histories(journal)} | {gone.seq for gone in journal.behind.values()}
+        self.outcomes = {found.outcome_seq for found in known_histories(journal)} | {gone.seq for gone in journal.behind.values()}
         self.outcomes -= {found.outcome_seq for found in journal.histories.values() if found.edited is not None}
-        self.edits = [found.edited for found in _histories(journal) if found.edited is not None]
+        self.edits = [found.edited for found in known_histories(journal) if found.edited is not None]
         self.states = {seq for saved in journal.states.values() for seq, _ in saved}
         self.partials = [record for saved in journal.partials.values() for record in saved.values()]
         self.messages = set(_received_again(journal, pairs))
@@ -163,7 +163,8 @@ def _sealed(run_id: str, rows: Iterable[Row]) -> Iterator[Row]:
         yield row if row.digest == digest else row._replace(digest=digest)
 
 
-def _histories(journal: Journal) -> Iterator[History]:
+def known_histories(journal: Journal) -> Iterator[History]:
+    """The histories that a run knows: of steps that stand, that were superseded, and that may stand again."""
     yield from journal.histories.values()
     yield from (found for _, found in journal.superseded)
     for gone in journal.behind.values():
