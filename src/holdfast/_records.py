@@ -171,8 +171,7 @@ class RunRepaired(Record):
 class RunPruned(Record):
     """Details that replay does not need went from `rows` records, `bytes` in all, over all prunes of the run; `was` is the digest before.
 
-    `dropped` of these records are gone themselves: those of earlier generations, as the `run.continued` behind them says too. The row bears
-    the time of the one before it, so that a run that has ended looks no younger; `pruned_us` is when it was.
+    `dropped` of them, of earlier generations, are gone. The row bears the time of the one before it, so that a run looks no younger.
     """
 
     kind = "run.pruned"
@@ -198,10 +197,7 @@ class RunUndoing(Record):
 
 @fact(kw_only=True)
 class RunContinued(Record):
-    """The run begins anew with `args`: nothing before this is replayed. `carried` is what stays true: totals, limits, message keys.
-
-    `dropped` is how many records right before this one a prune removed, `usd` what the run had cost by then.
-    """
+    """The run begins anew with `args`; `carried` stays true. A prune removed `dropped` records before it, and `usd` is the cost by then."""
 
     kind = "run.continued"
     fingerprint: str
