@@ -276,7 +276,7 @@ def test_a_run_whose_records_are_not_those_that_were_read_is_not_followed_furthe
             store._heads["r"], store._rows["r"] = head._replace(seq=3, digest=rows[2].digest), rows[:3]
         if change == "another":
             store._heads["r"], store._rows["r"] = other.load("r") or pytest.fail("there is a run")
-        with pytest.raises(Refusal, match="repaired, or is damaged"):
+        with pytest.raises(Refusal, match="repaired or pruned, or is damaged"):
             follower.look()
 
 

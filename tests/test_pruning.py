@@ -14,7 +14,6 @@ import pytest
 import holdfast as hf
 from crashing import LEASE_S, Crash
 from holdfast import _pruning
-from holdfast._journal import Journal
 from holdfast._pruning import Pruning
 from holdfast.errors import Refusal
 from holdfast.store import Append, Head, Prunable, Removal, Stale, Store
@@ -202,30 +201,6 @@ def test_a_run_that_is_created_anew_while_it_is_pruned_is_refused(app: hf.Holdfa
     pruned(app, keep_last=0)
     assert app.store.append([Append("a", 0, 0, rows, head)]) == [Stale(None)]
     assert left(app) == set()
-
-
-def test_a_child_stays_until_its_parent_has_ended(app: hf.Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    play(app, "crash", "child")
-    started = Journal.load(*(app.store.load("child") or pytest.fail("it is not there"))).started
-    parents = {"child": "crash"}
-    real = _pruning._still_needed
-
-    def with_parent(engine: Any, journal: Any) -> str:
-        class Child:
-            parent = parents.get(journal.head.run_id, "")
-            fingerprint = started.fingerprint if started else ""
-
-        kept, journal.started = journal.started, Child()
-        try:
-            return real(engine, journal)
-        finally:
-            journal.started = kept
-
-    monkeypatch.setattr(_pruning, "_still_needed", with_parent)
-    (kept,) = pruned(app, keep_last=0).runs
-    assert kept.why == "its parent crash has not ended"
-    app.cancel("crash", by="ann")
-    assert pruned(app, keep_last=0).removed == 2
 
 
 def test_a_store_that_cannot_be_pruned_says_so() -> None:

@@ -69,7 +69,9 @@ def at_the_end(folder: Path) -> list[str]:
     sweep_agent.folder = folder
     done = len(sweep_agent.lines(folder))
     with hf.Holdfast(folder / "runs.db") as app:
+        _, rows = app.store.load("waits-1") or pytest.fail("it is gone")
         found = {
+            "first generation": [row.kind for row in rows[:2]],
             "left": sorted(run.run_id for run in app.runs()),
             "taken": [number for number in range(5) if refused(app, f"ends-{number}")],
             "result": answered(app),
@@ -78,6 +80,7 @@ def at_the_end(folder: Path) -> list[str]:
         }
     result = ["look-xxxxxxxxxx", "pay-xxxxxxxxxx", "look-bxxxxxxxxx", "True", "look-end"]
     due = {
+        "first generation": ["run.started", "run.continued"],
         "left": ["ends-5", "waits-1", "waits-2"], "taken": [0, 1, 2, 3, 4], "result": result, "done": ["end"], "kept": "look-5pay-5",
     }  # fmt: skip
     return [f"{folder.name}: {name} is {found[name]}" for name in due if found[name] != due[name]]

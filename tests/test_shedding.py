@@ -264,6 +264,29 @@ def test_the_guard_sees_what_any_record_means(kind: str) -> None:
     assert _shedding.replays_alike(one, Journal.load(head, rows))
 
 
+FOLDED = {
+    "_unsettled", "asks", "behind", "claims", "continued", "forked", "generation", "groups", "has_children", "head", "histories", "keeps",
+    "ledger", "looks", "milestone", "models", "partials", "prints", "silences", "started", "states", "superseded", "taken", "times",
+    "turned", "undoing", "unread", "verdict", "waits",
+}  # fmt: skip
+
+
+def test_every_part_of_a_journal_is_compared_or_named_as_one_of_the_moment() -> None:
+    """Whoever adds a part says here which it is."""
+    assert set(Journal.__slots__) == FOLDED | _shedding.OF_THE_MOMENT
+    assert not FOLDED & _shedding.OF_THE_MOMENT
+
+
+@pytest.mark.parametrize("name", sorted(FOLDED - {"head"}))
+def test_the_guard_sees_a_difference_in_every_part(name: str) -> None:
+    store = MemoryStore()
+    stopped(store, asking_one)
+    one, other = Journal.load(*loaded(store)), Journal.load(*loaded(store))
+    assert _shedding.replays_alike(one, other)
+    setattr(other, name, "something else")
+    assert not _shedding.replays_alike(one, other)
+
+
 def test_an_executing_run_is_left_alone() -> None:
     store, reports = MemoryStore(), list[Pruning]()
 

@@ -21,6 +21,8 @@ GENESIS = b"\0" * 32
 FORK_OF = "fork_of"
 """The tag that names the run which another one branches from."""
 
+CONTINUED = rec.RunContinued.kind
+
 _head: Callable[[tuple[Any, ...]], Head] = partial(tuple.__new__, Head)
 
 
@@ -74,7 +76,8 @@ def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
 def _let_go(head: Head, record: rec.RunReleased | rec.RunForked | rec.RunContinued, at_us: int) -> Head:
     """Nobody has the run: its owner left it, it begins anew, or it has just been made of another one."""
     if not isinstance(record, rec.RunForked):
-        return head._replace(status="queued", owner=None, note=getattr(record, "reason", "it begins anew with other arguments"))
+        spent = getattr(record, "usd", 0.0) or head.usd
+        return head._replace(status="queued", owner=None, note=getattr(record, "reason", "it begins anew with other arguments"), usd=spent)
     told = f"a fork of {record.source} at step {record.at}"
     return head._replace(status="queued", owner=None, note=told, wake_us=None, created_us=at_us)
 
@@ -100,8 +103,11 @@ def record_of(row: Row) -> rec.Record:
 
 def verified(head: Head, rows: Sequence[Row]) -> Iterator[tuple[Row, rec.Record]]:
     """The rows with their records, one by one; raises `Damaged` at the first that is not what was written."""
-    run_id, computed, digest = head.run_id, empty_head(head.run_id), GENESIS
-    for expected, row in enumerate(rows, 1):
+    run_id, computed, digest, expected = head.run_id, empty_head(head.run_id), GENESIS, 0
+    for row in rows:
+        expected += 1
+        if row.seq != expected or row.kind == CONTINUED:
+            expected += dropped_before(row)
         if row.seq != expected:
             raise Damaged(run_id, expected, f"record {expected} is missing (the next one there is {row.seq})")
         try:
@@ -120,6 +126,16 @@ def verified(head: Head, rows: Sequence[Row]) -> Iterator[tuple[Row, rec.Record]
         computed = fold_head(computed, record, row.at_us)
         yield row, record
     _compare_heads(head, at_position(computed, rows[-1]) if rows else computed)
+
+
+def dropped_before(row: Row) -> int:
+    """How many records a prune removed right before this one, as it says itself; its digest then follows that of the row there is."""
+    try:
+        record = record_of(row) if row.kind == CONTINUED else None
+    except (ValueError, TypeError, AttributeError):
+        return 0
+    dropped: object = getattr(record, "dropped", 0)
+    return dropped if isinstance(dropped, int) and dropped > 0 else 0
 
 
 def prunable(record: rec.Record) -> bool:

@@ -251,7 +251,8 @@ def _found_out(record: rec.Record) -> str:
         case rec.AskClosed():
             return record.reason
         case rec.RunPruned():
-            return f"by {record.by}: {record.bytes:,} bytes of {record.rows} records went ({record.policy}){_why(record.reason)}"
+            whole = f", {record.dropped} of them as a whole" if record.dropped else ""
+            return f"by {record.by}: {record.bytes:,} bytes of {record.rows} records went{whole} ({record.policy}){_why(record.reason)}"
         case rec.WatchTaken():
             shown = str(record.found.get("shown") or record.found.get("state") or "")
             return f"{shown}, accepted as it is" if record.accepted else shown

@@ -87,12 +87,12 @@ def _journal_at(head: Head, rows: Sequence[Row], step_id: str) -> Journal:
     """The run as it was when the last record of a step had been written, or as it is."""
     folded, then, end = empty_head(head.run_id), head, len(rows)
     steps: dict[str, None] = {}
-    for row, record in verified(head, rows):
+    for index, (row, record) in enumerate(verified(head, rows), 1):
         folded = fold_head(folded, record, row.at_us)
         if getattr(record, "name", ""):
             steps[record.step_id] = None
         if step_id and record.step_id == step_id:
-            then, end = at_position(folded, row), row.seq
+            then, end = at_position(folded, row), index
     if step_id and step_id not in steps:
         raise Refusal(f"run {head.run_id!r} has no step {step_id!r}; {_nearest(list(steps), step_id)}")
     return Journal.load(then, rows[:end])

@@ -11,7 +11,7 @@ from typing import Any
 
 from . import _records as rec
 from ._calls import shown_call
-from ._chain import GENESIS, chain, record_of
+from ._chain import GENESIS, chain, dropped_before, record_of
 from ._checkpoints import told
 from ._clock import to_datetime
 from ._ids import checked_run_id
@@ -91,14 +91,22 @@ class Follower:
 
     def _refuse_another_chain(self, head: Head, rows: Sequence[Row]) -> None:
         """What is new must follow what was seen: a repair may have put other records in its place."""
-        last: object = head.seq
         digests = (self._digest, *(row.digest for row in rows))
         fits = all(not before or chain(before, self._run_id, row) == row.digest for before, row in zip(digests, rows, strict=False))
-        whole = isinstance(last, int) and [row.seq for row in rows] == list(range(self._seq + 1, last + 1))
-        if not (fits and whole and (rows or not self._digest or head.digest == self._digest)):
-            what = f"run {self._run_id!r} does not go on behind record {self._seq} as it was read before: it was repaired, or is damaged"
-            raise Refusal(f"{what}. `holdfast check {self._run_id}` tells; then follow it anew")
+        if not (fits and self._is_whole(head, rows) and (rows or not self._digest or head.digest == self._digest)):
+            what = f"run {self._run_id!r} does not go on behind record {self._seq} as it was read before"
+            raise Refusal(f"{what}: it was repaired or pruned, or is damaged. `holdfast check {self._run_id}` tells; then follow it anew")
         self._digest = digests[-1]
+
+    def _is_whole(self, head: Head, rows: Sequence[Row]) -> bool:
+        """Whether nothing is missing behind what was read, but for what a record says that a prune dropped before it."""
+        last: object = head.seq
+        reached = self._seq
+        for row in rows:
+            if row.seq != reached + 1 and not 0 < row.seq - reached - 1 <= dropped_before(row):
+                return False
+            reached = row.seq
+        return isinstance(last, int) and reached == max(last, self._seq)
 
     @staticmethod
     def _holds(event: Event, head: Head) -> bool:
@@ -109,7 +117,7 @@ class Follower:
         if self._live is not None:
             return self._live.rows_after(self._run_id, self._seq)
         found = self._engine.store.load(self._run_id)
-        return found and (found[0], found[1][self._seq :])
+        return found and (found[0], [row for row in found[1] if row.seq > self._seq])
 
     def _emitted(self) -> list[Event]:
         if self._live is None:

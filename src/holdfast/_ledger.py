@@ -128,6 +128,7 @@ class Ledger:
         self.set_by_operator, self.granted = dict(carried.get("set", {})), dict(carried.get("granted", {}))
         self._reckon()
         self.changes = carried.get("changes", 0)
+        self.charged.update({child: Outlay(*spent) for child, spent in carried.get("charged", {}).items()})
 
     def set(self, limits: Mapping[str, float]) -> None:
         """An operator's limits take the place of the code's, and of what was granted on top of them."""

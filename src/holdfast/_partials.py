@@ -73,10 +73,10 @@ def _body() -> Body | None:
 def _saved(body: Body, name: str, codec: ValueCodec) -> Any:
     """What was saved for this very call; what no longer fits its type blocks the run, as a result would."""
     record = body.run.journal.partials.get(body.call.step_id, {}).get(name)
-    if record is None or record.about != _about(body):
+    if record is None or record.value is None or record.about != _about(body):  # a prune may have taken the value
         return None
     try:
-        return codec.give_back(record.value or b"null")
+        return codec.give_back(record.value)
     except ValueError as error:
         call = body.call
         raise body.run.stop(UndecodableResult(body.run.id, call.step_id, f"{call.spec.name} (its partial result)", str(error))) from error

@@ -18,7 +18,7 @@ from ._ids import checked_text
 from ._inspect import PAGE
 from ._journal import Journal
 from ._runner import Engine
-from ._shedding import Lighter, lighter, replays_alike, size
+from ._shedding import Lighter, known_histories, lighter, replays_alike, size
 from .errors import Damaged, Refusal, StoreDamaged
 from .retention import FINAL, Retention, decide
 from .store import Head, Prunable, Query, Removal, Room, Row, Shedding, Shelf, Store, Swept, Tombstone
@@ -126,8 +126,9 @@ def planned(engine: Engine, ordered: Ordered) -> Plan:
 
 def carried_out(engine: Engine, ordered: Ordered, plan: Plan) -> Iterator[Pruned]:
     """Do it, run by run, or only say it; one answer for each run of the plan."""
+    families = Families(engine)
     for batch in _batches(plan.goes):
-        yield from _removed(engine, ordered, plan, batch)
+        yield from _removed(families, ordered, plan, batch)
     for head in plan.ages:
         yield _lightened(engine, ordered, plan, head)
 
@@ -188,10 +189,41 @@ def _batches(heads: Iterable[Head]) -> Iterator[list[Head]]:
         yield batch
 
 
-def _removed(engine: Engine, ordered: Ordered, plan: Plan, heads: Sequence[Head]) -> Iterator[Pruned]:
+class Families:
+    """Which children runs know that have not ended, each loaded once as long as it does not move."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._known: dict[str, tuple[Head, frozenset[str]]] = {}
+
+    def above(self, parent: str, child: str) -> str:
+        """Why a parent still needs a child, or nothing: it has not ended, and its present generation called it, or may take it on."""
+        head = self.engine.store.head(parent)
+        if head is None or head.status in FINAL:
+            return ""
+        if parent not in self._known or self._known[parent][0] != head:
+            try:
+                found = self.engine.store.load(parent)
+                journal = None if found is None else Journal.load(*found)
+            except (Damaged, StoreDamaged) as error:
+                return f"its parent {parent} is damaged: {error}"
+            self._known[parent] = head, frozenset(each.child for each in known_histories(journal)) if journal else frozenset()
+        return f"its parent {parent} has not ended" if child in self._known[parent][1] else ""
+
+    def below(self, journal: Journal) -> str:
+        """Why a run is still needed by a child that it left: one that has not ended is closed because of its parent."""
+        for child in journal.open_children():
+            head = self.engine.store.head(child)
+            if head is not None and head.status not in (*FINAL, "failed"):
+                return f"its child {child} has not ended"
+        return ""
+
+
+def _removed(families: Families, ordered: Ordered, plan: Plan, heads: Sequence[Head]) -> Iterator[Pruned]:
+    engine = families.engine
     removals, answers = list[Removal](), list[Pruned]()
     for head in heads:
-        looked = _looked_at(engine, head)
+        looked = _looked_at(families, head)
         if isinstance(looked, str):
             yield _about(head, "kept", why=looked)
             continue
@@ -217,28 +249,27 @@ def _grave(journal: Journal, ordered: Ordered, now_us: int) -> Tombstone:
     )  # fmt: skip
 
 
-def _looked_at(engine: Engine, head: Head) -> tuple[Journal, list[Row]] | str:
+def _looked_at(families: Families, head: Head) -> tuple[Journal, list[Row]] | str:
     """The run, verified, or why it stays in spite of the policy."""
     try:
-        found = engine.store.load(head.run_id)
+        found = families.engine.store.load(head.run_id)
         if found is None or found[0] != head:
             return MOVED
         journal = Journal.load(*found)
     except (Damaged, StoreDamaged) as error:
         return f"it is damaged: {error}"
-    return _still_needed(engine, journal) or (journal, found[1])
+    return _still_needed(families, journal) or (journal, found[1])
 
 
-def _still_needed(engine: Engine, journal: Journal) -> str:
+def _still_needed(families: Families, journal: Journal) -> str:
     """Why somebody still needs a run that has ended, or nothing."""
     doubts = journal.open_doubts(ended=True)
     if doubts:
         return f"step {doubts[0][0]}, {doubts[0][1].name}, is in doubt; `holdfast inbox` shows how to settle it"
     if journal.undoing is not None and journal.head.status != "cancelled":
         return "it is to be undone"
-    parent = getattr(journal.started, "parent", "")
-    above = engine.store.head(parent) if isinstance(parent, str) and parent else None
-    return f"its parent {parent} has not ended" if above is not None and above.status not in FINAL else ""
+    parent = journal.started.parent if journal.started is not None else {}
+    return (families.above(parent["run"], journal.head.run_id) if parent else "") or families.below(journal)
 
 
 def _lightened(engine: Engine, ordered: Ordered, plan: Plan, head: Head) -> Pruned:
@@ -275,6 +306,7 @@ def _shedding(ordered: Ordered, plan: Plan, found: tuple[Head, list[Row]], light
     pruned = rec.RunPruned(
         by=ordered.by, reason=ordered.reason, policy=ordered.retention.told(), pruned_us=plan.now_us, was=head.digest.hex(),
         rows=light.touched + (last.rows if last else 0), bytes=light.freed + (last.bytes if last else 0),
+        dropped=light.dropped + (last.dropped if last else 0),
     )  # fmt: skip
     sealing = Journal(head.run_id)
     sealing.head = at_position(head, light.rows[-1])
@@ -283,7 +315,7 @@ def _shedding(ordered: Ordered, plan: Plan, found: tuple[Head, list[Row]], light
         after = Journal.load(append.head, [*light.rows, *append.rows])
     except Damaged:
         return None
-    return Shedding(head, light.changed, append) if replays_alike(before, after) else None
+    return Shedding(head, light.changed, append, light.drops) if replays_alike(before, after) else None
 
 
 def _prunings(rows: Sequence[Row]) -> Iterator[rec.RunPruned]:

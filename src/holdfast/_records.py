@@ -171,7 +171,7 @@ class RunRepaired(Record):
 class RunPruned(Record):
     """Details that replay does not need went from `rows` records, `bytes` in all, over all prunes of the run; `was` is the digest before.
 
-    The row bears the time of the one before it, so that a run that has ended looks no younger; `pruned_us` is when it was.
+    `dropped` of them, of earlier generations, are gone. The row bears the time of the one before it, so that a run looks no younger.
     """
 
     kind = "run.pruned"
@@ -182,6 +182,7 @@ class RunPruned(Record):
     rows: int = 0
     bytes: int = 0
     reason: str = ""
+    dropped: int = 0
 
 
 @fact(kw_only=True)
@@ -196,13 +197,15 @@ class RunUndoing(Record):
 
 @fact(kw_only=True)
 class RunContinued(Record):
-    """The run begins anew with `args`: nothing before this is replayed. `carried` is what stays true: totals, limits, message keys."""
+    """The run begins anew with `args`; `carried` stays true. A prune removed `dropped` records before it, and `usd` is the cost by then."""
 
     kind = "run.continued"
     fingerprint: str
     generation: int
     args_sha: str = ""
     carried: Json = field(default_factory=dict)
+    dropped: int = 0
+    usd: float = 0.0
 
 
 @fact(kw_only=True)

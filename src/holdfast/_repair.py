@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from . import _records as rec
 from ._calls import shown_call
-from ._chain import GENESIS, args_digest, at_position, chain, empty_head, fold_head, record_of, verified
+from ._chain import CONTINUED, GENESIS, args_digest, at_position, chain, dropped_before, empty_head, fold_head, record_of, verified
 from ._failpoints import reach
 from ._ids import checked_run_id, checked_text
 from ._inspect import checkpoint_of
@@ -64,11 +64,11 @@ class _Damage:
             return False
         if self.head is None:
             return self.journal.head.status in ("done", "cancelled")
-        return self.head.digest == self.good[-1].digest or _plain(self.head.seq) <= len(self.good)
+        return self.head.digest == self.good[-1].digest or _plain(self.head.seq) <= self.good[-1].seq
 
     def missing(self) -> int:
         """How many records the head tells of that are not there."""
-        return max(0, (_plain(self.head.seq) if self.head else 0) - len(self.good) - len(self.bad))
+        return max(0, (_plain(self.head.seq) if self.head else 0) - self.journal.head.seq - len(self.bad))
 
     def epoch(self) -> int:
         """The highest epoch that anybody was given: who has one must not write any more."""
@@ -87,6 +87,7 @@ def repair(engine: Engine, run_id: str, *, dry_run: bool, by: str, reason: str) 
         raise UnknownRun(run_id, store.url)
     damage = _examined(run_id, head, rows, reads=_reads(engine, run_id, rows))
     _refuse_half_fork(damage)
+    _refuse_lost_generations(damage)
     mending, records = _decided(damage, by=by, reason=reason)
     if dry_run:
         return mending
@@ -110,6 +111,18 @@ def _refuse_half_fork(damage: _Damage) -> None:
     if started is not None and started.fork_of and damage.journal.forked is None:
         lost = f"what run {run_id!r} knows of {started.fork_of!r}, of which it is a fork, is damaged"
         raise Refusal(f"{lost}; nothing was changed. Fork {started.fork_of!r} again")
+
+
+def _refuse_lost_generations(damage: _Damage) -> None:
+    """A run that has lost where its present generation began would do again what the ones before it did, of which a prune left nothing."""
+    if any(dropped_before(row) for row in damage.good) or not damage.bad:
+        return
+    gap = _plain(damage.bad[0].seq) > damage.good[-1].seq + 1 and damage.bad[0].kind == CONTINUED
+    if gap or any(getattr(_readable(row), "dropped", 0) for row in damage.bad):
+        run_id = damage.journal.head.run_id
+        lost = f"the record with which run {run_id!r} went on is damaged, and those of the generations before it were pruned"
+        remedy = "Restore a backup, or start the work anew under another id after a look at what was done outside"
+        raise Refusal(f"{lost}; nothing was changed. {remedy}")
 
 
 def _reads(engine: Engine, run_id: str, rows: Sequence[Row]) -> bool:
@@ -155,7 +168,7 @@ def _decided(damage: _Damage, *, by: str, reason: str) -> tuple[Mending, list[re
     journal.head = journal.head if damage.lossless() else journal.head._replace(epoch=damage.epoch())
     doubts = [] if damage.lossless() else list(_doubts(damage, unreadable=unreadable, escaped=escaped))
     mending = Mending(
-        run_id=journal.head.run_id, bad_seq=damage.error.seq, what=damage.error.what, keeps=len(damage.good), checkpoint=damage.checkpoint,
+        run_id=journal.head.run_id, bad_seq=damage.error.seq, what=damage.error.what, keeps=journal.head.seq, checkpoint=damage.checkpoint,
         moved=len(damage.bad), unreadable=unreadable, doubts=list(_told(journal, doubts)),
         status=journal.head.status if damage.lossless() else "blocked", done=False,
     )  # fmt: skip

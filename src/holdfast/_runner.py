@@ -324,7 +324,8 @@ def _forsaken(engine: Engine, order: Order, journal: Journal) -> list[rec.Record
     parent = journal.started.parent if journal.started is not None and order.nested is None else {}
     found = engine.store.load(parent["run"]) if parent else None
     if found is None:
-        return []
+        grave = engine.store.tombstone(parent["run"]) if parent and isinstance(engine.store, Prunable) else None
+        return [rec.RunCancelled(by=f"run {grave.run_id}", reason=f"its parent was {grave.status}, and is pruned")] if grave else []
     head, called = found[0], Journal.load(*found).histories.get(parent["step"])
     why = f"its parent is {head.status}" if head.status in ("done", "cancelled") else ""
     if called is not None and called.child == order.run_id and isinstance(called.outcome, rec.StepBrokenOff):

@@ -41,6 +41,9 @@ STATE = "state."
 MOST_FORKS = 1000
 """Forks of one run that get a number by themselves."""
 
+POINTING = (rec.StepEdited, rec.StateEdited, rec.RunForked)
+"""Records that name the place of another one."""
+
 SHOWN_STEPS = 300
 """Characters of a list of steps in a message."""
 
@@ -342,6 +345,8 @@ def _as_copy(source: str, record: rec.Record, *, late: bool) -> rec.Record:
     match record:
         case rec.RunStarted():
             return record.but(fork_of=source)
+        case rec.RunContinued():  # what a prune dropped from the source is no gap here: the numbers are given anew
+            return record.but(dropped=0)
         case rec.StepEdited() | rec.StateEdited() if late:
             return record.but(in_fork=True)
     return record
@@ -352,7 +357,7 @@ def _sealed(engine: Engine, new_id: str, copied: Sequence[tuple[int, rec.Record,
     journal, rows, places = Journal(new_id), list[Row](), dict[int, int]()
     now_us = engine.clock.now_us()
     for seq, record, at_us in [*copied, *((0, record, now_us) for record in own)]:
-        placed = record.but(after=places[record.after]) if isinstance(record, rec.StepEdited | rec.StateEdited) else record
+        placed = record.but(after=places[record.after]) if isinstance(record, POINTING) else record
         sealed = journal.seal([placed], at_us=at_us)
         journal.head, places[seq] = sealed.head, sealed.head.seq
         rows += sealed.rows
@@ -378,7 +383,7 @@ def _bare(record: rec.Record) -> rec.Record:
     """A record without what the source may have done meanwhile, and without the place at which it came to stand."""
     match record:
         case rec.RunForked():
-            return record.but(value=None)
+            return record.but(value=None, after=0)
         case rec.StepEdited() | rec.StateEdited():
             return record.but(after=0)
     return record

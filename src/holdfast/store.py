@@ -147,11 +147,16 @@ class Removal(NamedTuple):
 
 
 class Shedding(NamedTuple):
-    """A run to be made smaller, if its head still is `found`: `rows` take the place of those with the same seq, then `append` goes in."""
+    """A run to be made smaller, if its head still is `found`: `rows` take the place of those with the same seq, then `append` goes in.
+
+    The rows from seq `drops[0]` to `drops[1]` go, unless both are 0; neither the first row nor the last is among them, and the others keep
+    their seqs.
+    """
 
     found: Head
     rows: Sequence[Row]
     append: Append
+    drops: tuple[int, int] = (0, 0)
 
 
 class Room(NamedTuple):
@@ -280,7 +285,7 @@ class Prunable(Protocol):
         """
 
     def shed(self, shedding: Shedding) -> bool:
-        """In one transaction: put rows in the place of others, and append; False, with nothing changed, where the head was another."""
+        """In one transaction: drop rows, put others in place, and append; False, with nothing changed, where the head was another."""
 
     def tombstone(self, run_id: str) -> Tombstone | None:
         """What stays of a run that was removed."""

@@ -1,6 +1,6 @@
 """Somebody who prunes a store, made to be killed; it is served as `sweep_agent.py` serves its own.
 
-The store is made by the order "make": runs that have ended, one that waits with much to let go of, and one that failed.
+The store is made by the order "make": runs that have ended, and two that wait in their second generation with much to let go of.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ def ends(what: str) -> str:
 
 @hf.agent
 def waits(what: str) -> list[str]:
+    if what == "w":
+        look(LONG)
+        hf.continue_as("the second generation")
     return [look(LONG), pay(LONG), look(f"b{LONG}"), str(hfs.ask("go on?", bool)), look("end")]
 
 

@@ -44,7 +44,7 @@ def prune(
     max_age: Annotated[str | None, typer.Option("--max-age", metavar="DURATION", help="Keep what ended less long ago: 24h, 30d.")] = None,
     failed: Annotated[bool, typer.Option("--failed", help="Failed runs may go too; without it they stay, since they can go on.")] = False,
     details: Annotated[
-        str | None, typer.Option("--details", metavar="DURATION", help="Of runs that stay: details of steps older than this go.")
+        str | None, typer.Option("--details", metavar="DURATION", help="Of runs that stay: details and generations older than this go.")
     ] = None,
     keep_ids: Annotated[
         str | None, typer.Option("--keep-ids", metavar="DURATION", help="Forget the ids of runs removed longer ago; else they stay taken.")

@@ -25,6 +25,11 @@ FIND_ROWS = "SELECT {} FROM journal WHERE run_id = ?"
 KEEP_ROW = "INSERT INTO aside_rows SELECT ?, ?, ?, * FROM journal WHERE place = ?"
 KEEP_HEAD = "INSERT INTO aside_heads SELECT ?, ?, ?, * FROM runs WHERE run_id = ?"
 DROP_ROW = "DELETE FROM journal WHERE place = ?"
+GAP_BITS = 36
+"""Behind records that a prune dropped, `before` is negative: how many are gone, then the place in so many bits.
+
+SQL writes it out: the place is `abs(before) & 68719476735`, the number `-before >> 36`.
+"""
 PART_ROWS = "UPDATE journal SET before = -1 WHERE run_id = ?"
 JOIN_ROW = "UPDATE journal SET before = ? WHERE place = ?"
 DROP_HEAD = "DELETE FROM runs WHERE run_id = ?"
@@ -66,13 +71,18 @@ def move(cursor: apsw.Cursor, repair: Repair) -> bool:
 
 
 def _joined(cursor: apsw.Cursor, run_id: str) -> int:
-    """Let every record point at the one before it, and give the place of the last."""
+    """Let every record point at the one before it, by a negative number where a prune dropped some between; gives the last place."""
     cursor.execute(PART_ROWS, (run_id,))
-    before = 0
-    for place, _ in found_rows(cursor, run_id):
-        cursor.execute(JOIN_ROW, (before, place))
-        before = place
+    before, seq = 0, 0
+    for place, row in found_rows(cursor, run_id):
+        cursor.execute(JOIN_ROW, (pointer(before, row.seq - seq - 1), place))
+        before, seq = place, row.seq
     return before
+
+
+def pointer(before: int, dropped: int) -> int:
+    """How a record points at the one at `before`, where so many between them are gone."""
+    return -((dropped << GAP_BITS) + before) if dropped else before
 
 
 def moved(cursor: apsw.Cursor, run_id: str) -> Iterator[Aside]:

@@ -36,8 +36,9 @@ ASTRAY = """
 """
 POINTERS = """
     SELECT printf('run %s: record %d does not point at the one before it', this.run_id, this.seq)
-    FROM journal AS this LEFT JOIN journal AS that ON that.place = this.before
-    WHERE iif(this.seq = 1, this.before <> 0, that.run_id IS NOT this.run_id OR that.seq IS NOT this.seq - 1)
+    FROM journal AS this LEFT JOIN journal AS that ON that.place = abs(this.before) & 68719476735
+    WHERE iif(this.seq = 1, this.before <> 0, that.run_id IS NOT this.run_id OR iif(this.before > 0, that.seq IS NOT this.seq - 1,
+        this.seq - that.seq - 1 IS NOT -this.before >> 36 OR that.seq >= this.seq - 1))
     UNION ALL
     SELECT printf('run %s: its head does not point at its last record', runs.run_id)
     FROM runs JOIN journal AS ended USING (run_id, seq) WHERE ended.place <> last

@@ -1,7 +1,8 @@
 """Giving back room in a SQLite store: whole runs are removed, records are rewritten where they stand, and ids stay taken.
 
-A record that is rewritten keeps its place, so that no pointer moves. What is removed leaves free pages, which later records use; only
-`compacted` makes the file smaller.
+A record that is rewritten keeps its place, so that no pointer moves. Where records go from the middle of a run, the one behind them points
+at the one before them and says how many are gone. What is removed leaves free pages, which later records
+use; only `compacted` makes the file smaller.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 import apsw
 
 from holdfast.store import Head, Removal, Room, Row, Tombstone
-from holdfast.stores._sqlite_aside import EXIST, found_head
+from holdfast.stores._sqlite_aside import EXIST, JOIN_ROW, found_head, pointer
 from holdfast.stores._sqlite_blobs import forget as forget_refs
 from holdfast.stores._sqlite_file import BUSY_LIMIT_MS, connect, from_sqlite
 
@@ -21,8 +22,17 @@ PLACES = """
     WITH RECURSIVE back (place) AS (
         SELECT last FROM runs WHERE run_id = ?1
         UNION ALL
-        SELECT before FROM journal JOIN back USING (place) WHERE run_id = ?1 AND before < place
+        SELECT abs(before) & 68719476735 FROM journal JOIN back USING (place) WHERE run_id = ?1 AND abs(before) & 68719476735 < place
     ) SELECT seq, place FROM back CROSS JOIN journal USING (place) WHERE run_id = ?1
+"""
+GAPS = """
+    WITH RECURSIVE back (place) AS (
+        SELECT last FROM runs WHERE run_id = ?1
+        UNION ALL
+        SELECT abs(before) & 68719476735 FROM journal JOIN back USING (place) WHERE run_id = ?1 AND abs(before) & 68719476735 < place
+    ) SELECT coalesce(sum(this.seq - max(that.seq, ?2) - 1), 0) FROM back CROSS JOIN journal AS this USING (place)
+    JOIN journal AS that ON that.place = abs(this.before) & 68719476735
+    WHERE this.run_id = ?1 AND that.run_id = ?1 AND this.before < 0 AND this.seq - that.seq - 1 = -this.before >> 36 AND this.seq > ?2
 """
 DROP_ROW = "DELETE FROM journal WHERE place = ?"
 DROP_HEAD = "DELETE FROM runs WHERE run_id = ?"
@@ -51,13 +61,26 @@ def removed(cursor: apsw.Cursor, removal: Removal) -> bool:
     return True
 
 
-def rewritten(cursor: apsw.Cursor, found: Head, rows: Sequence[Row]) -> bool:
-    """Put rows in the place of those with the same seq; False where the run has moved."""
+def rewritten(cursor: apsw.Cursor, found: Head, rows: Sequence[Row], drops: tuple[int, int]) -> bool:
+    """Drop some rows and put others in the place of those with the same seq; False where the run has moved."""
     places = _places(cursor, found)
     if places is None:
         return False
+    if drops[0]:
+        _dropped(cursor, places, *drops)
     cursor.executemany(REWRITE, [(row.body, row.value, row.args, row.digest, places[row.seq]) for row in rows])
     return True
+
+
+def gaps(cursor: apsw.Cursor, run_id: str, seq: int) -> int:
+    """How many records behind `seq` were dropped from the middle of a run."""
+    return int(cursor.execute(GAPS, (run_id, seq)).get)
+
+
+def _dropped(cursor: apsw.Cursor, places: dict[int, int], first: int, last: int) -> None:
+    before, behind = max(seq for seq in places if seq < first), min(seq for seq in places if seq > last)
+    cursor.executemany(DROP_ROW, [(place,) for seq, place in places.items() if first <= seq <= last])
+    cursor.execute(JOIN_ROW, (pointer(places[before], behind - before - 1), places[behind]))
 
 
 def buried(cursor: apsw.Cursor, run_id: str) -> Tombstone | None:
@@ -94,4 +117,4 @@ def _places(cursor: apsw.Cursor, found: Head) -> dict[int, int] | None:
     if found_head(cursor, found.run_id) != found:
         return None
     places = {int(seq): int(place) for seq, place in cursor.execute(PLACES, (found.run_id,))}
-    return places if len(places) == found.seq else None
+    return places if len(places) == found.seq or len(places) + gaps(cursor, found.run_id, 0) == found.seq else None

@@ -160,7 +160,7 @@ class MemoryStore:
     def rows_after(self, run_id: str, seq: int) -> tuple[Head, list[Row]] | None:
         with self._lock:
             head = self._heads.get(run_id)
-            return (head, self._rows[run_id][seq:]) if head else None
+            return (head, [row for row in self._rows[run_id] if row.seq > seq]) if head else None
 
     def remove(self, removals: Sequence[Removal]) -> list[bool]:
         with self._lock:
@@ -183,7 +183,8 @@ class MemoryStore:
             if self._heads.get(run_id) != shedding.found:
                 return False
             new = {row.seq: row for row in shedding.rows}
-            self._rows[run_id] = [new.get(row.seq, row) for row in self._rows[run_id]]
+            first, last = shedding.drops
+            self._rows[run_id] = [new.get(row.seq, row) for row in self._rows[run_id] if not first <= row.seq <= last]
             return self._append(shedding.append) is None
 
     def tombstone(self, run_id: str) -> Tombstone | None:

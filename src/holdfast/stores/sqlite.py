@@ -42,7 +42,7 @@ from holdfast.stores._sqlite_aside import found_head, found_rows, move, moved
 from holdfast.stores._sqlite_check import findings, pages, sealed, unsealed
 from holdfast.stores._sqlite_file import ADDED, BUSY_LIMIT_MS, os_errors, prepare
 from holdfast.stores._sqlite_line import Line
-from holdfast.stores._sqlite_pruned import buried, compacted, forgotten, measured, removed, rewritten
+from holdfast.stores._sqlite_pruned import buried, compacted, forgotten, gaps, measured, removed, rewritten
 
 FIELDS = ", ".join(Head._fields)
 CREATE = (
@@ -71,7 +71,8 @@ ROWS = """
     WITH RECURSIVE back (place) AS (
         SELECT last FROM runs WHERE run_id = ?1
         UNION ALL
-        SELECT before FROM journal JOIN back USING (place) WHERE run_id = ?1 AND before < place AND seq > ?2 + 1
+        SELECT abs(before) & 68719476735 FROM journal JOIN back USING (place)
+        WHERE run_id = ?1 AND abs(before) & 68719476735 < place AND seq > ?2 + 1
     ) SELECT seq, epoch, at_us, kind, step_id, body, value, args, digest FROM back CROSS JOIN journal USING (place)
     WHERE run_id = ?1 AND seq > ?2
 """
@@ -143,7 +144,7 @@ class SqliteStore:
             if head is None:
                 return None
             rows, last = _walked(cursor, run_id, seq), _number(head.seq)
-            if seq + len(rows) == last or seq > last > 0:
+            if seq + len(rows) == last or seq > last > 0 or seq + len(rows) + gaps(cursor, run_id, seq) == last:
                 return head, rows
             return head, [row for _, row in found_rows(cursor, run_id) if not seq or _number(row.seq) > seq]
 
@@ -247,7 +248,7 @@ class SqliteStore:
 
     def shed(self, shedding: Shedding) -> bool:
         with self._writer.transaction() as cursor:
-            if not rewritten(cursor, shedding.found, shedding.rows):
+            if not rewritten(cursor, shedding.found, shedding.rows, shedding.drops):
                 return False
             stale = _append(cursor, shedding.append, self._blobs)
             assert stale is None, "the head was the one that was found"

@@ -75,6 +75,19 @@ class PrunableConformance:
         assert store.append([onward("run", 4)]) == [Stale(head("run", 5))]
         assert store.append([onward("run", 5)]) == [None]
 
+    def test_rows_are_dropped_from_the_middle_and_the_others_keep_their_seqs(self, store: Store) -> None:
+        pruned = prunable(store)
+        store.append([create("run", rows=5), create("other", rows=2)])
+        light = row(4, body=b"[]")._replace(digest=b"new")
+        assert pruned.shed(Shedding(head("run", 5), [light], onward("run", 5), (2, 3))) is True
+        assert store.load("run") == (head("run", 6), [row(1), light, row(5), row(6)])
+        assert store.load("other") == (head("other", 2), [row(1), row(2)])
+        assert store.append([onward("run", 6)]) == [None]
+        assert pruned.shed(Shedding(head("run", 7), [], onward("run", 7), (2, 5))) is True
+        assert store.load("run") == (head("run", 8), [row(1), row(6), row(7), row(8)])
+        assert pruned.remove([removal(head("run", 8))]) == [True]
+        assert store.load("run") is None
+
     def test_rows_of_a_run_that_moved_are_not_rewritten(self, store: Store) -> None:
         pruned = prunable(store)
         store.append([create("run", rows=3)])
