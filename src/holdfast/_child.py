@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from . import _operate
 from . import _records as rec
+from ._again import Before, child_before
 from ._branches import async_scope
 from ._calls import Call, Spec
 from ._commands import Came, Commit, Invoke, Life, Pause, WaitForPerson
@@ -30,10 +31,12 @@ from ._failpoints import reach
 from ._ids import RUN_ID
 from ._journal import Journal
 from ._ledger import Outlay
+from ._replay import History
 from ._run import PARK_CHECK_S, Body, Group, Parking, Run, Scope, place
 from ._runner import Engine, Nested, Order, attend_async, attend_blocking, moved, refuse_foreign, resting
 from ._steps import life
 from ._timeouts import timeout as time_out
+from ._timetravel import fork_child, word
 from .budget import Budget
 from .codec.signature import return_annotation
 from .errors import (
@@ -127,7 +130,13 @@ class Calling:
 
     def __call__(self, call: Call) -> Life[Came]:
         """From the call to the result of the child, through whatever waits it has in it."""
-        child = yield from self._begun(call)
+        plan = planned(self._engine, self._wish, call)
+        if plan.before is not None:
+            return _taken_over(call, plan.child, plan.before)
+        yield from self._begun(call, plan)
+        return (yield from self._lived(call, plan.child))
+
+    def _lived(self, call: Call, child: str) -> Life[Came]:
         nested = Nested(call)
         order = Order(
             agent=self._agent, run_id=child, args=call.args, kwargs=call.kwargs, tags=self._wish.tags or {}, budget=self._wish.budget,
@@ -155,20 +164,18 @@ class Calling:
         finally:
             self._account(call, nested)
 
-    def _begun(self, call: Call) -> Life[str]:
-        """The id of the child: recorded before it begins, so that there is one child only, whatever crashes."""
-        run = call.run
-        history = run.journal.histories.get(call.step_id)
-        if history is not None and history.child:
-            return history.child
-        child = run.journal.left_child(call.spec.name, call.fingerprint) or self._wish.run_id or child_id(run, call.step_id)
-        found = self._engine.store.load(child)
-        if found is not None:
-            refuse_foreign(Journal.load(*found), call)
-        reach("child.before")
-        yield Commit([rec.ChildStarted(step_id=call.step_id, child=child, name=call.spec.name, fingerprint=call.fingerprint)])
-        reach("child.after")
-        return child
+    def _begun(self, call: Call, plan: Plan) -> Life[None]:
+        """The child is recorded before it begins, so that there is one child only, whatever crashes."""
+        history, found = call.run.journal.histories.get(call.step_id), self._engine.store.load(plan.child)
+        if history is None or history.child != plan.child:
+            if found is not None:
+                refuse_foreign(Journal.load(*found), call)
+            reach("child.before")
+            yield Commit([_started(call, plan.child).but(fork_of=plan.fork_of)])
+            reach("child.after")
+        if plan.fork_of and found is None:
+            said = word(f"run {call.run.id}", f"called at step {call.step_id}", _policy(call))
+            fork_child(self._engine, plan.fork_of, plan.child, parent={"run": call.run.id, "step": call.step_id}, said=said)
 
     def _player(self, call: Call) -> Callable[..., Any]:
         if call.run.blocking:
@@ -222,6 +229,70 @@ class Calling:
             self.usage.append({"run": child, **{name: value for name, value in spent._asdict().items() if value}})
 
 
+class Plan(NamedTuple):
+    """Which run is the child of a call, and which one it branches from; or whose result is taken instead, with the value."""
+
+    child: str
+    fork_of: str = ""
+    before: tuple[Before, bytes] | None = None
+
+
+def planned(engine: Engine, wish: Wish, call: Call) -> Plan:
+    """The run that is the child of this call: the one that is recorded, one that was superseded, or a new one.
+
+    What a child on a path that was given up has done must not be done again unasked: it is taken on; where it belongs to another run, or
+    is cancelled, its result is taken, or else a branch of it begins, which knows of its effects.
+    """
+    run = call.run
+    history = run.journal.histories.get(call.step_id)
+    if history is not None and history.child and not history.elsewhere:
+        return Plan(history.child, history.fork_of)
+    before = child_before(call)
+    if before is None:
+        return Plan(_free_id(run, wish, call.step_id))
+    child = before.history.child
+    found = engine.store.load(child)
+    ended = found is not None and found[0].status == "cancelled"
+    if not before.history.elsewhere and not ended:
+        return Plan(child)
+    value = _value_of(before.history, Journal.load(*found) if found is not None else None)
+    if value is not None and not call.unfit(value):
+        return Plan(child, "", (before, value))
+    return Plan(_free_id(run, wish, call.step_id), "" if found is None and before.history.outcome is None else child)
+
+
+def _free_id(run: Run, wish: Wish, step_id: str) -> str:
+    """The id that was wished for, unless a child on a path that was given up has it."""
+    had = {history.child for _, history in run.journal.superseded}
+    mine = run.journal.histories.get(step_id)
+    had |= {mine.child} if mine is not None else set()
+    return wish.run_id if wish.run_id and wish.run_id not in had else child_id(run, step_id)
+
+
+def _value_of(history: History, journal: Journal | None) -> bytes | None:
+    """The result of a child run: what its step is recorded with, or what it has come to since."""
+    if isinstance(history.outcome, rec.StepDone):
+        return history.outcome.value
+    verdict = None if journal is None or journal.head.status != "done" else journal.verdict
+    return verdict.value if isinstance(verdict, rec.RunDone) else None
+
+
+def _taken_over(call: Call, child: str, known: tuple[Before, bytes]) -> Came:
+    """The same call was made on a path that was given up: its result is taken, nothing is executed."""
+    before, value = known
+    started = _started(call, child).but(of=before.history.elsewhere)
+    return Came(call.spec.codec().give_back(value), (started,), reused=before.label())
+
+
+def _started(call: Call, child: str) -> rec.ChildStarted:
+    return rec.ChildStarted(step_id=call.step_id, child=child, name=call.spec.name, fingerprint=call.fingerprint)
+
+
+def _policy(call: Call) -> str:
+    turned = call.run.journal.turned
+    return "ask" if turned is None else turned.effects
+
+
 def child_id(run: Run, step_id: str) -> str:
     """The id of the child that a step calls; another one after the code of the parent has changed."""
     generation = run.journal.generation
@@ -273,9 +344,8 @@ class Started:
 
     def __init__(self, engine: Engine, call: Call, run_id: str) -> None:
         self._engine, self._call = engine, call
-        run, history = call.run, call.run.journal.histories.get(call.step_id)
-        left = run.journal.left_child(call.spec.name, call.fingerprint)
-        self.run_id = (history.child if history else "") or left or run_id or child_id(run, call.step_id)
+        run = call.run
+        self.run_id = planned(engine, Wish(run_id), call).child
         run.branches += 1
         self.task = asyncio.get_running_loop().create_task(self._lived(), context=contextvars.copy_context())
         run.started_here.append(self.task)

@@ -410,12 +410,18 @@ class MessageTaken(Record):
 
 @fact(kw_only=True)
 class ChildStarted(Record):
-    """A step is a run of its own, `child`, of the agent `name`; recorded before that run begins."""
+    """A step is a run of its own, `child`, of the agent `name`; recorded before that run begins.
+
+    `fork_of` is the child run of the same call on a path that was given up, which this one branches from; `of` the run whose child it is,
+    where that is another one and its result is taken over.
+    """
 
     kind = "child.started"
     child: str
     name: str
     fingerprint: str
+    fork_of: str = ""
+    of: str = ""
 
 
 @fact(kw_only=True)

@@ -96,8 +96,9 @@ class Nested:
 
     def origin(self) -> str:
         """The root of the child's keys: another one in every branch of its parent's history."""
-        generation = self.call.run.journal.generation
-        return f"{self.call.run.origin}/{self.call.step_id}{f'~{generation}' if generation else ''}"
+        journal = self.call.run.journal
+        root = self.call.run.origin if journal.forked is None else journal.forked.origin
+        return f"{root}/{self.call.step_id}{f'~{journal.generation}' if journal.generation else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -112,7 +112,8 @@ def _waited(call: Call, wait: Callable[[Call], Life[Came]]) -> Life[Any]:
             yield from _broken_off(call, 1, error, body.usage)
         raise
     reach("wait.before_outcome")
-    seq = yield Commit((*came.records, _done(call, body, value, 1)), came.takes)
+    done = _done(call, body, value, 1)
+    seq = yield Commit((*came.records, done.but(reused=came.reused) if came.reused else done), came.takes)
     reach("wait.after_outcome")
     yield Turn(seq)
     return result
