@@ -38,6 +38,7 @@ from ._steps import life
 from ._timeouts import timeout as time_out
 from ._timetravel import fork_child, word
 from .budget import Budget
+from .codec.failures import told
 from .codec.signature import return_annotation
 from .errors import (
     BranchLost,
@@ -54,6 +55,7 @@ from .errors import (
     RunInterrupted,
     RunWaiting,
     StoreError,
+    UndoFailed,
     Unwinding,
     WrongMode,
 )  # fmt: skip
@@ -85,7 +87,6 @@ class Children:
 
     def call(self, agent: Agent[..., Any], scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an agent as a child run: a step that gives its result."""
-        self._refuse_undoing(agent)
         if not scope.run.blocking and not agent.is_async:
             remedy = f"Make {agent.name!r} `async def`, or have it run in a thread: handle = await hf.start({agent.name}, ...)"
             raise WrongMode(agent.name, scope.run.started.agent, remedy)
@@ -95,7 +96,6 @@ class Children:
         self, agent: Agent[..., Any], args: tuple[Any, ...], *, run_id: str, tags: dict[str, str], budget: Budget | None
     ) -> Started:
         """Start an agent as a child run that executes beside the code that started it."""
-        self._refuse_undoing(agent)
         scope = async_scope("start")
         if scope.parent is not None:
             raise Misuse("hf.start was called in a branch, which runs beside others already; nothing was started. Call the agent itself")
@@ -115,11 +115,6 @@ class Children:
         returns = return_annotation(agent.fn)
         return Spec(fn=agent.fn, name=agent.name, is_async=is_async, raises=RAISED, returns=returns, wait=wait)
 
-    def _refuse_undoing(self, agent: Agent[..., Any]) -> None:
-        if self._agent.on_failure == "undo":
-            told = f"agent {self._agent.name!r} is undone when it fails, and what child runs did cannot be undone through their parent"
-            raise Misuse(f"{told}: {agent.name!r} was not called. Call its steps instead, or drop on_failure='undo'")
-
 
 class Calling:
     """One call of a child, as the life of the parent's step; `usage` is what it spent that the parent has not counted yet."""
@@ -138,10 +133,7 @@ class Calling:
 
     def _lived(self, call: Call, child: str) -> Life[Came]:
         nested = Nested(call)
-        order = Order(
-            agent=self._agent, run_id=child, args=call.args, kwargs=call.kwargs, tags=self._wish.tags or {}, budget=self._wish.budget,
-            wait=False, nested=nested,
-        )  # fmt: skip
+        order = self._order(nested, child)
         try:
             parking = resting(self._engine, child)
             if parking is not None:  # to take it up would only have it park again
@@ -163,6 +155,37 @@ class Calling:
             raise
         finally:
             self._account(call, nested)
+
+    def _order(self, nested: Nested, child: str, undo: rec.RunUndoing | None = None) -> Order:
+        return Order(
+            agent=self._agent, run_id=child, args=nested.call.args, kwargs=nested.call.kwargs, tags=self._wish.tags or {},
+            budget=self._wish.budget, wait=False, nested=nested, undo=undo,
+        )  # fmt: skip
+
+    def undone(self, call: Call, found: History) -> Life[bool]:
+        """Have the child undone, whatever its end was; False where it never began or is another run's. `Parked` where it waits."""
+        run, child = call.run, found.child
+        if found.elsewhere or (found.outcome is None and self._engine.store.head(child) is None):
+            return False
+        asked = rec.RunUndoing(by=f"run {run.id}", reason="its parent is undone")
+        nested = Nested(Call(call.spec, run.scopes[0], call.step_id, call.args, call.kwargs))
+        outcome = yield Invoke(Body(call), self._player(call), (self._engine, self._order(nested, child, asked)), {}, None)
+        run.children.pop(call.step_id, None)
+        run.outlays.pop(child, None)
+        error = outcome.error if isinstance(outcome, Raised) else None
+        match error:
+            case RunWaiting(parking=Parking() as parking):
+                run.parked[call.step_id] = parking
+                raise Parked
+            case StoreError():
+                raise run.stop(error) from error
+            case RunInterrupted():
+                raise run.stop(RunInterrupted(run.id, call.step_id)) from error
+        head = self._engine.store.head(child)
+        if head is None or head.status != "cancelled":
+            why = f"child run {child!r} could not be undone: {told(error) if isinstance(error, Exception) else error}"
+            raise UndoFailed(run.id, call.step_id, call.spec.name, why) from error
+        return True
 
     def _begun(self, call: Call, plan: Plan) -> Life[None]:
         """The child is recorded before it begins, so that there is one child only, whatever crashes."""
@@ -255,7 +278,7 @@ def planned(engine: Engine, wish: Wish, call: Call) -> Plan:
     ended = found is not None and found[0].status == "cancelled"
     if not before.history.elsewhere and not ended:
         return Plan(child)
-    value = _value_of(before.history, Journal.load(*found) if found is not None else None)
+    value = None if ended else _value_of(before.history, Journal.load(*found) if found is not None else None)
     if value is not None and not call.unfit(value):
         return Plan(child, "", (before, value))
     return Plan(_free_id(run, wish, call.step_id), "" if found is None and before.history.outcome is None else child)

@@ -64,7 +64,7 @@ class Journal:
 
     __slots__ = (
         "_held_bytes", "_held_refs", "_unsettled", "asks", "behind", "broken", "claims", "continued", "forked", "gate", "generation",
-        "groups", "has_children", "head", "held", "histories", "keeps", "ledger", "looks", "milestone", "models", "partials", "pending",
+        "groups", "head", "held", "histories", "keeps", "ledger", "looks", "milestone", "models", "partials", "pending",
         "prints", "silences", "started", "states", "superseded", "taken", "times", "turned", "undoing", "unread", "verdict", "waits",
     )  # fmt: skip
 
@@ -82,7 +82,6 @@ class Journal:
         self.generation = 0
         self.groups: set[str] = set()
         self.claims = 0
-        self.has_children = False
         self.asks: dict[str, Question] = {}
         self.prints: dict[str, rec.Json] = {}
         self.looks: dict[str, int] = {}
@@ -475,7 +474,6 @@ class Journal:
                 self.groups.update(_groups_above(record.step_id))
         self._claim_known(record, history)
         history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)
-        self.has_children = self.has_children or bool(history.child)
         if history.outcome is not None:
             self.waits.pop(record.step_id, None)
         if isinstance(record, rec.StepDone):

@@ -116,6 +116,11 @@ class Order:
     voice: Voice | None = None
     park_after_s: float | None = None
     nested: Nested | None = None
+    undo: rec.RunUndoing | None = None
+
+    def undoes(self, journal: Journal) -> bool:
+        """Whether the run is taken up to be undone, whatever its end was, which nobody has begun yet."""
+        return self.undo is not None and journal.undoing is None
 
     def fingerprint(self) -> str:
         return fingerprint(self.agent.arguments.bind(self.args, self.kwargs))
@@ -225,7 +230,7 @@ def _acquire(engine: Engine, order: Order) -> Errand:
         else:
             journal = Journal.load(*loaded)
             _refuse_conflict(order, journal)
-            if journal.head.status in ("done", "cancelled"):
+            if journal.head.status in ("done", "cancelled") and not order.undoes(journal):
                 return journal
             if waited and journal.head.status == "failed":
                 raise RunFailed(order.run_id, journal.head.note)
@@ -241,7 +246,8 @@ def _acquire(engine: Engine, order: Order) -> Errand:
         try:
             reach("claim.before")
             engine.keeper.enroll()
-            yield from _claimed(engine, Claim(journal, [claim, *forsaken]))
+            undoing = [order.undo] if order.undo is not None and order.undoes(journal) else []
+            yield from _claimed(engine, Claim(journal, [claim, *forsaken, *undoing]))
             reach("claim.after")
         except LeaseLost:
             refuse_pruned(engine, order.run_id)
@@ -349,8 +355,8 @@ def _resumed(engine: Engine, order: Order, journal: Journal) -> rec.RunResumed:
     head = journal.head
     why = "taken over" if head.owner else head.status
     return rec.RunResumed(
-        owner=engine.keeper.owner, why=why, version=order.agent.version, cleared=escaped(journal), silent=silent(engine, head),
-        budget=_budget(order, journal.ledger.recorded),
+        owner=engine.keeper.owner, why=why, version=order.agent.version, silent=silent(engine, head),
+        cleared=[] if order.undoes(journal) else escaped(journal), budget=_budget(order, journal.ledger.recorded),
     )  # fmt: skip
 
 

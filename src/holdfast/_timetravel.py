@@ -320,6 +320,8 @@ def _refuse_unsettled(engine: Engine, journal: Journal, at: str, after: int) -> 
         if found.child and found.first_seq <= after and found.outcome is None:
             remedy = "Wait until it has, or fork at a step before it"
             raise Refusal(f"child run {found.child!r} of step {step_id} has not come to its end; nothing was changed. {remedy}")
+        if found.child and found.first_seq <= after and isinstance(found.outcome, rec.StepDone) and _is_cancelled(engine, found.child):
+            raise Refusal(f"child run {found.child!r} of step {step_id} was undone; nothing was changed. Fork at a step before it")
         if found.first_seq > after or not found.effect:
             continue
         if (found.outcome is None and _is_owned(engine, journal.head)) or found.open_doubt(ANY_EPOCH):
@@ -328,6 +330,11 @@ def _refuse_unsettled(engine: Engine, journal: Journal, at: str, after: int) -> 
         if f"{UNDO}{step_id}" in journal.histories:
             remedy = "Fork at a step before it"
             raise Refusal(f"step {step_id} of run {run_id!r} was undone, so step {at} stands no more; nothing was changed. {remedy}")
+
+
+def _is_cancelled(engine: Engine, run_id: str) -> bool:
+    head = engine.store.head(run_id)
+    return head is not None and head.status == "cancelled"
 
 
 def _made(
