@@ -385,10 +385,13 @@ def resting(engine: Engine, run_id: str) -> Parking | None:
     found = engine.store.load(run_id)
     if found is None or found[0].status != "waiting":
         return None
-    within = [resting(engine, child) for child in Journal.load(*found).open_children()]
+    journal = Journal.load(*found)
+    within = [resting(engine, child) for child in journal.open_children()]
     if any(one is None for one in within):
         return None
-    return Parking(run_id, found[0].note, found[0].wake_us or 0, frozenset(), tuple(one for one in within if one is not None))
+    below = tuple(one for one in within if one is not None)
+    asks = bool(journal.open_asks() or journal.open_doubts(ended=True)) or any(one.asks for one in below)
+    return Parking(run_id, found[0].note, found[0].wake_us or 0, frozenset(), below, asks)
 
 
 def _refuse_conflict(order: Order, journal: Journal) -> None:
@@ -418,7 +421,8 @@ def _result(engine: Engine, order: Order, journal: Journal) -> Any:
 
 
 def _parking(order: Order, run: Run, waiting: RunWaiting) -> Parking:
-    return Parking(order.run_id, waiting.waits, run.wakes_us, frozenset(run.heard), tuple(run.parked.values()))
+    within = tuple(run.parked.values())
+    return Parking(order.run_id, waiting.waits, run.wakes_us, frozenset(run.heard), within, waiting.asks)
 
 
 def moved(engine: Engine, parking: Parking) -> bool:
@@ -479,6 +483,17 @@ def _was_broken_off(outcome: Returned | Raised) -> bool:
 
 async def _joined(run: Run, scope: Scope, outcome: Returned | Raised) -> Returned | Raised:
     """The agent's code has ended, and so do the child runs that it started: they are waited for, and their failures count."""
+    anew = run.ended if isinstance(run.ended, Continued) else None
+    if anew is not None:
+        run.ended = None  # as before the end of a run, what it has begun comes to its own
+    outcome = await _waited_for(run, scope, Returned(None) if anew is not None else outcome)
+    if anew is not None and isinstance(outcome, Returned):
+        run.ended = run.ended or anew
+        return Raised(anew)
+    return outcome
+
+
+async def _waited_for(run: Run, scope: Scope, outcome: Returned | Raised) -> Returned | Raised:
     with Group(scope, 1, 1) as group:
         group.begun = 1
         run.park_soon()
