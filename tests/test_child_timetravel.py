@@ -260,6 +260,7 @@ def test_the_fork_of_a_child_is_a_run_of_its_own() -> None:
         app.cancel("r")
         app.fork("r.3", at=1, new_id="alone")
         assert app.show("alone").parent is None
+        assert {run.run_id for run in app.runs(tags={"child_of": "r"})} == {"r.3"}
         with pytest.raises(hf.RunWaiting):
             app.run(buy, "book", "waiting", run_id="alone", wait=False)
         app.answer("alone", "2", yes=True)

@@ -21,6 +21,9 @@ GENESIS = b"\0" * 32
 FORK_OF = "fork_of"
 """The tag that names the run which another one branches from."""
 
+CHILD_OF = "child_of"
+"""The tag that names the run which called another one; it is recorded with it."""
+
 _head: Callable[[tuple[Any, ...]], Head] = partial(tuple.__new__, Head)
 
 

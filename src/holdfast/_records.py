@@ -412,8 +412,7 @@ class MessageTaken(Record):
 class ChildStarted(Record):
     """A step is a run of its own, `child`, of the agent `name`; recorded before that run begins.
 
-    `fork_of` is the child run of the same call on a path that was given up, which this one branches from; `of` the run whose child it is,
-    where that is another one and its result is taken over.
+    `fork_of` is the child on a path that was given up which it branches from; `of` its parent, where only its result is taken over.
     """
 
     kind = "child.started"

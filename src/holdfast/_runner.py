@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from . import _records as rec
 from ._artifact import Desk, at_desk, desk
 from ._calls import Call, shown_call
-from ._chain import args_digest
+from ._chain import CHILD_OF, args_digest
 from ._clock import Clock, to_datetime
 from ._commands import Pause
 from ._commit import Committer
@@ -339,6 +339,11 @@ def _forsaken(engine: Engine, order: Order, journal: Journal) -> list[rec.Record
     return [rec.RunCancelled(by=f"run {head.run_id}", reason=why)] if why else []
 
 
+def child_tags(parent: dict[str, str]) -> dict[str, str]:
+    """What a run is tagged with by which its parent's children are found."""
+    return {CHILD_OF: parent["run"]} if parent else {}
+
+
 def _started(engine: Engine, order: Order) -> rec.RunStarted:
     nested = order.nested
     with at_desk(Desk(engine.store, engine.clock, order.run_id)):
@@ -347,7 +352,8 @@ def _started(engine: Engine, order: Order) -> rec.RunStarted:
     return rec.RunStarted(
         agent=order.agent.name, version=order.agent.version, fingerprint=order.fingerprint(),
         origin=nested.origin() if nested else order.run_id, parent=parent,
-        owner=engine.keeper.owner, tags=dict(order.tags), args=args, args_sha=args_digest(args), budget=_budget(order, {}),
+        owner=engine.keeper.owner, tags={**order.tags, **child_tags(parent)}, args=args, args_sha=args_digest(args),
+        budget=_budget(order, {}),
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from . import _records as rec
-from ._chain import record_of
+from ._chain import CHILD_OF, record_of
 from ._decorators import Step
 from ._failpoints import reach
 from ._ids import checked_run_id, checked_text
@@ -24,7 +24,7 @@ from ._journal import Journal
 from ._lineage import ANY_EPOCH, OF_THE_RUN, happened, standing, told, unread
 from ._operate import MAX_TRIES, _claimed, _encoded, _is_owned, _resumed
 from ._replay import CLEANUP, UNDO, History
-from ._runner import Engine
+from ._runner import Engine, child_tags
 from .codec.values import codec_for
 from .errors import Damaged, NotKept, Refusal
 from .store import Append, Row
@@ -368,8 +368,14 @@ def _copied(rows: Sequence[Row], journal: Journal, after: int, parent: dict[str,
     pairs = [(row, record_of(row)) for row in rows]
     kept = standing(pairs, after, {step_id for step_id, found in journal.histories.items() if found.first_seq <= after})
     kept = [(row, record) for row, record in kept if row.seq <= after or not isinstance(record, OF_THE_RUN)]
-    kept = [(row, record.but(parent=parent) if isinstance(record, rec.RunStarted) else record) for row, record in kept]
+    kept = [(row, _called_by(parent, record) if isinstance(record, rec.RunStarted) else record) for row, record in kept]
     return [(row.seq, _as_copy(journal.head.run_id, record, late=row.seq > after), row.at_us) for row, record in kept]
+
+
+def _called_by(parent: dict[str, str], started: rec.RunStarted) -> rec.RunStarted:
+    """How a fork begins: called by this run, or by none, whoever had called its source."""
+    tags = {name: value for name, value in started.tags.items() if name != CHILD_OF}
+    return started.but(parent=parent, tags={**tags, **child_tags(parent)})
 
 
 def _as_copy(source: str, record: rec.Record, *, late: bool) -> rec.Record:
