@@ -189,6 +189,63 @@ def test_two_calls_alike_take_on_two_children_in_their_order() -> None:
     assert [one.child for one in records(store) if isinstance(one, rec.ChildStarted)] == ["r.2", "r.3", "r.2", "r.3"]
 
 
+def test_two_calls_alike_at_once_take_on_two_children() -> None:
+    store = MemoryStore()
+
+    async def bought() -> str:
+        return await buy("book", "done")
+
+    @hf.agent
+    async def twice() -> list[str]:
+        await plan("first")
+        handle = await hf.start(buy, "book", "done")
+        other = await hf.start(buy, "book", "done")
+        found = [*await hf.gather(bought(), bought()), await handle.result(), await other.result()]
+        return found if await hf.ask("right?") else []
+
+    with pytest.raises(hf.RunWaiting):
+        play(store, twice)
+    with hf.Holdfast(store, lease=LEASE_S) as app:
+        app.edit("r", 1, "other")
+        with pytest.raises(hf.RunWaiting):
+            app.run(twice, run_id="r", wait=False)
+        app.answer("r", "5", yes=True)
+    assert sorted(play(store, twice)) == ["receipt-1", "receipt-2", "receipt-3", "receipt-4"]
+    assert LEDGER == ["book"] * 4
+
+
+def test_a_child_that_was_removed_is_not_begun_again_by_a_fork() -> None:
+    store = MemoryStore()
+    stop(store, "failed")
+    with hf.Holdfast(store, lease=LEASE_S) as app:
+        app.fork("r", at=1, new_id="f")
+        app.prune(hf.Retention(keep_last=0, keep_failed=False), dry_run=False, status="failed")
+        assert "r.3" not in {run.run_id for run in app.runs()}
+        for _ in range(2):
+            with pytest.raises(hf.RunPruned, match=r"'r\.3' had ended"):
+                app.run(parent, "failed", run_id="f", wait=False)
+    assert LEDGER == ["book"]
+
+
+def test_a_superseded_child_does_not_outlive_the_generation() -> None:
+    store = MemoryStore()
+
+    @hf.agent
+    async def outer(number: int) -> int:
+        if number == 1:
+            what = await plan("book")
+            await buy(what, "waiting" if what == "book" else "done")
+            hf.continue_as(2)
+        return number
+
+    with pytest.raises(hf.RunWaiting):
+        play(store, outer, 1)
+    with hf.Holdfast(store, lease=LEASE_S) as app:
+        app.edit("r", 1, "pen")
+    assert play(store, outer, 1) == 2
+    assert (status(store, "r.2"), LEDGER) == ("cancelled", ["book", "pen"])
+
+
 def test_a_child_that_a_time_out_had_cancelled_is_branched_from_where_the_time_out_is_superseded() -> None:
     store = MemoryStore()
 

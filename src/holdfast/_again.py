@@ -54,7 +54,10 @@ def child_before(call: Call) -> Before | None:
     if mine is not None and mine.child:
         return Before(call.step_id, mine)
     same = (pair for pair in journal.superseded if pair[1].child and pair[1].is_of(call.spec.name, call.fingerprint))
-    return next((Before(*pair) for pair in same), None)
+    found = next((Before(*pair) for pair in same if pair[1].wanted_by in ("", call.step_id)), None)
+    if found is not None:
+        found.history.wanted_by = call.step_id  # until it is recorded, a branch beside this one must not take it too
+    return found
 
 
 def takes_over(call: Call, before: Before) -> bool:

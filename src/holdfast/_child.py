@@ -33,7 +33,7 @@ from ._journal import Journal
 from ._ledger import Outlay
 from ._replay import History
 from ._run import PARK_CHECK_S, Body, Group, Parking, Run, Scope, place
-from ._runner import Engine, Nested, Order, attend_async, attend_blocking, moved, refuse_foreign, resting
+from ._runner import Engine, Nested, Order, attend_async, attend_blocking, moved, refuse_foreign, refuse_pruned, resting
 from ._steps import life
 from ._timeouts import timeout as time_out
 from ._timetravel import fork_child, word
@@ -53,6 +53,7 @@ from .errors import (
     RunCancelled,
     RunFailed,
     RunInterrupted,
+    RunPruned,
     RunWaiting,
     StoreError,
     UndoFailed,
@@ -66,7 +67,7 @@ POLL_S = 0.1
 KEPT_OF_PARENT = 80
 """Characters of the parent's id with which the id of a child begins, where both together are too long."""
 
-RAISED = (RunCancelled, RunFailed, BudgetExceeded, Refusal)
+RAISED = (RunCancelled, RunFailed, RunPruned, BudgetExceeded, Refusal)
 """Errors of a child run, beside the builtin ones, that its parent gets as themselves."""
 
 
@@ -275,6 +276,8 @@ def planned(engine: Engine, wish: Wish, call: Call) -> Plan:
         return Plan(_free_id(run, wish, call.step_id))
     child = before.history.child
     found = engine.store.load(child)
+    if found is None:
+        refuse_pruned(engine, child)
     ended = found is not None and found[0].status == "cancelled"
     if not before.history.elsewhere and not ended:
         return Plan(child)

@@ -52,7 +52,7 @@ class History:
     became of them, and `pending` says whether that is so of the latest. A crash is no failure. `unsaid` is the outcome of an effect whose
     result was not kept, as it was before somebody said what it had been: where their word does not fit, it is asked for again. `edited`
     is what gave the step its outcome, where a person did; `elsewhere` the run in which it happened, or whose child it is, where that is
-    not this one.
+    not this one; `wanted_by` the step of this life that is about to take it over, where it was superseded.
     """
 
     name: str = ""
@@ -84,6 +84,7 @@ class History:
     fork_of: str = ""
     edited: rec.StepEdited | None = None
     elsewhere: str = ""
+    wanted_by: str = ""
 
     def fold(self, record: rec.Record, *, seq: int, at_us: int, epoch: int) -> None:
         """Take one more record of this step into account."""
