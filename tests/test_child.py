@@ -390,3 +390,12 @@ def test_a_child_that_goes_on_waiting_is_not_taken_up_again() -> None:
     with hf.Holdfast(store) as app:
         app.answer("r.2", "2", "blue")
     assert play(store, outer) == ("red", "blue")
+
+
+def test_runs_can_be_listed_by_the_run_that_called_them() -> None:
+    store = MemoryStore()
+    play(store, parent, "a", "b")
+    with hf.Holdfast(store) as app:
+        assert {run.run_id for run in app.runs(tags={"child_of": "r"})} == {"r.1", "r.2"}
+        assert [run.tags for run in app.runs() if run.run_id == "r"] == [{}]
+        assert all(verdict.good for verdict in app.check())

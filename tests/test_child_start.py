@@ -11,7 +11,6 @@ import holdfast as hf
 import holdfast.sync as hfs
 from crashing import Crash, crashing, lines, play, records, status
 from holdfast import _records as rec
-from holdfast.errors import Refusal
 from holdfast.stores.memory import MemoryStore
 
 done: list[str] = []
@@ -271,25 +270,6 @@ def test_a_limit_of_the_parent_that_fails_it_stops_the_child() -> None:
     assert play(store, outer) == "ab"
     assert done == ["a", "b"]
 
-
-def test_a_run_with_children_is_not_undone() -> None:
-    store = MemoryStore()
-
-    @hf.agent
-    async def outer() -> str:
-        return await asking()
-
-    @hf.agent(on_failure="undo")
-    async def undoing() -> str:
-        return await asking()
-
-    with pytest.raises(hf.RunWaiting):
-        play(store, outer)
-    with hf.Holdfast(store) as app, pytest.raises(Refusal, match="has child runs"):
-        app.cancel("r", undo=True)
-    assert (status(store), status(store, "r.1")) == ("waiting", "waiting")
-    with pytest.raises(hf.Misuse, match="cannot be undone through their parent"):
-        play(MemoryStore(), undoing)
 
 
 def test_a_blocked_child_stops_its_parent_and_both_go_on_once_it_is_accepted() -> None:

@@ -56,7 +56,7 @@ FULL: list[rec.Record] = [
     rec.AskClosed(step_id="5", reason="the run went on without an answer"),
     rec.WaitBegun(step_id="6", what="message:note", until_us=9, about="1:c"),
     rec.MessageTaken(step_id="6", name="note", by="ann", key="k-1", unfit="not a text"),
-    rec.ChildStarted(step_id="7", child="r.7", name="buy", fingerprint="1:d"),
+    rec.ChildStarted(step_id="7", child="r.7", name="buy", fingerprint="1:d", fork_of="q.7", of="q"),
     rec.BudgetSet(step_id="budget", limits={"usd": 50.0}, by="ann", reason="worth it"),
     rec.WatchTaken(step_id="prices.csv", found={"state": "there", "digest": "d"}, accepted=True),
     rec.WatchDrifted(step_id="prices.csv", what="changed", old="3 bytes", new="4 bytes", action="ask"),

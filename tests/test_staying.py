@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from holdfast.stores.sqlite import SqliteStore
 
 MODES = ("async", "def")
 OPENED: list[str] = []
-LONG = "60s"
+LONG, LONG_S = "60s", 60
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +107,32 @@ def test_an_answer_from_another_process_wakes_the_code_in_place(tmp_path: Path, 
         assert OPENED == ["open", "close"]
         assert "run.waiting" not in lines(app.store)
         assert app.show("r").attempt == 1
+
+
+@hf.agent
+async def _calls() -> str:
+    with session():
+        return f"child {await ASKING['async']()}"
+
+
+@hf.agent(name="_calls")
+def _calls_blocking() -> str:
+    with session():
+        return f"child {ASKING['def']()}"
+
+
+@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_run_whose_child_waits_does_not_stay(tmp_path: Path, mode: str, wait: bool) -> None:  # noqa: FBT001
+    path, agent = tmp_path / "runs.db", {"async": _calls, "def": _calls_blocking}[mode]
+    with when_asked(path, "answer", "r.1/1", "1234", "--by", "ann") as on_ask, hf.Holdfast(path, on_ask=on_ask) as app:
+        begun_s = time.monotonic()
+        if not wait:
+            with pytest.raises(hf.RunWaiting, match=r"child run 'r\.1' waits"):
+                app.run(agent, run_id="r", wait=False, park_after=LONG)
+        assert app.run(agent, run_id="r", park_after=LONG) == "child 1234"
+        assert time.monotonic() - begun_s < LONG_S / 2
+        assert "run.waiting" in lines(app.store)
 
 
 @pytest.mark.parametrize("mode", MODES)

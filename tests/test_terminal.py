@@ -33,7 +33,12 @@ def blocking() -> str:
     colour = hfs.ask("colour?", str, details={"shop": 7})
     return f"{colour} {hfs.ask('sure?')}"
 
-print("=>", hf.run(waiting if sys.argv[1] == "async" else blocking, run_id="r", store=sys.argv[2], park_after=sys.argv[3]))
+@hf.agent
+async def parent() -> str:
+    return f"child {await waiting()}"
+
+agents = {"async": waiting, "def": blocking, "child": parent}
+print("=>", hf.run(agents[sys.argv[1]], run_id="r", store=sys.argv[2], park_after=sys.argv[3]))
 """
 
 
@@ -100,6 +105,20 @@ def test_a_run_that_stays_in_place_is_answered_at_the_terminal(tmp_path: Path, m
         person.close()
     with Holdfast(tmp_path / "runs.db") as app:
         assert (app.show("r").attempt, app.show("r").status) == (1, "done")
+
+
+@pytest.mark.parametrize("park_after", ["0s", "60s"])
+def test_the_questions_of_a_child_run_are_answered_at_the_terminal_of_its_parent(tmp_path: Path, park_after: str) -> None:
+    person = Person(tmp_path, "child", park_after)
+    try:
+        person.sees("run r.1 asks: colour?")
+        person.sees("text > ")
+        person.types("dark red\n")
+        person.sees("run r.1 asks: sure?")
+        person.types("yes\n")
+        person.sees("=> child dark red True")
+    finally:
+        person.close()
 
 
 def test_an_answer_from_elsewhere_is_noticed_while_the_question_stands(person: Person, tmp_path: Path) -> None:

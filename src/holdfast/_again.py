@@ -1,6 +1,7 @@
 """A call that was made before, on a path that was given up: a person is asked, its result is taken over, or it is made again.
 
-Only a call of the same effect with the same arguments, or under the same business key, is taken for one that was made before.
+Only a call of the same effect with the same arguments, or under the same business key, is taken for one that was made before. A child run
+of the same call is taken on, where it belongs to this run and can go on; of another one the result is taken, or it is branched from.
 """
 
 from __future__ import annotations
@@ -39,9 +40,24 @@ def made_before(call: Call) -> Before | None:
 
 
 def _is_the_same(call: Call, history: History) -> bool:
-    if history.name != call.spec.name:
+    if history.name != call.spec.name or history.child:
         return False
     return history.fingerprint == call.fingerprint or (call.spec.key is not None and history.key == call.key)
+
+
+def child_before(call: Call) -> Before | None:
+    """The child run of this very call: of the step itself, where another run had begun it, or the first that nobody has taken on."""
+    journal = call.run.journal
+    if journal.turned is not None and journal.turned.effects == "repeat":
+        return None
+    mine = journal.histories.get(call.step_id)
+    if mine is not None and mine.child:
+        return Before(call.step_id, mine)
+    same = (pair for pair in journal.superseded if pair[1].child and pair[1].is_of(call.spec.name, call.fingerprint))
+    found = next((Before(*pair) for pair in same if pair[1].wanted_by in ("", call.step_id)), None)
+    if found is not None:
+        found.history.wanted_by = call.step_id  # until it is recorded, a branch beside this one must not take it too
+    return found
 
 
 def takes_over(call: Call, before: Before) -> bool:

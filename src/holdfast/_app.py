@@ -26,7 +26,7 @@ from ._run import Body, OnAsk, Scope, place
 from ._runner import Engine, Order, attend_async, attend_blocking
 from ._terminal import at_a_terminal
 from .budget import Budget, checked
-from .errors import Misuse, NestedStep
+from .errors import Misuse, NestedStep, WrongMode
 from .store import Store
 from .stores.opening import open_store
 
@@ -158,13 +158,21 @@ class Holdfast:
             raise
 
     @overload
-    async def start(
+    def start(
         self, agent: Callable[[*Ts], Coroutine[Any, Any, R]], /, *args: *Ts, **options: Unpack[RunOptions]
-    ) -> Handle[R]: ...
+    ) -> Coroutine[Any, Any, Handle[R]]: ...
     @overload
-    async def start(self, agent: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[RunOptions]) -> Handle[R]: ...
-    async def start(self, agent: Callable[[*Ts], Any], /, *args: *Ts, **options: Unpack[RunOptions]) -> Handle[Any]:
+    def start(
+        self, agent: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[RunOptions]
+    ) -> Coroutine[Any, Any, Handle[R]]: ...
+    def start(
+        self, agent: Callable[[*Ts], Any], /, *args: *Ts, **options: Unpack[RunOptions]
+    ) -> Coroutine[Any, Any, Handle[Any]]:
         """Run an agent in this event loop (a `def` agent in a thread) and give a handle to it at once; inside a run, as its child."""
+        _refuse_in_def()
+        return self._started(agent, args, options)
+
+    async def _started(self, agent: Any, args: tuple[Any, ...], options: RunOptions) -> Handle[Any]:
         nest = _inside()
         if nest is not None:
             if nest.engine is not self.engine:
@@ -456,6 +464,14 @@ def _refuse_while_loading() -> None:
         raise Misuse(f"{loading.get()} starts a run while it is loaded for its agents; nothing was started: {remedy}")
 
 
+def _refuse_in_def() -> None:
+    """In a `def` agent nobody would await what `start` gives."""
+    where = place.get()
+    if isinstance(where, Scope) and where.run.blocking:
+        remedy = "It is a `def` agent: call the other agent itself; beside other work, in a branch: hf.gather(lambda: other(...), ...)"
+        raise WrongMode("hf.start", where.run.started.agent, remedy)
+
+
 def _inside() -> Children | None:
     """The family of the run that this code is in, if it is in one."""
     where = place.get()
@@ -523,22 +539,27 @@ def run(
 
 
 @overload
-async def start(
+def start(
     agent: Callable[[*Ts], Coroutine[Any, Any, R]], /, *args: *Ts,
     store: Store | str | Path | None = ..., **options: Unpack[RunOptions],
-) -> Handle[R]: ...  # fmt: skip
+) -> Coroutine[Any, Any, Handle[R]]: ...  # fmt: skip
 @overload
-async def start(
+def start(
     agent: Callable[[*Ts], R], /, *args: *Ts, store: Store | str | Path | None = ..., **options: Unpack[RunOptions]
-) -> Handle[R]: ...
-async def start(
+) -> Coroutine[Any, Any, Handle[R]]: ...
+def start(
     agent: Callable[[*Ts], Any], /, *args: *Ts, store: Store | str | Path | None = None, **options: Unpack[RunOptions]
-) -> Handle[Any]:
+) -> Coroutine[Any, Any, Handle[Any]]:
     """Run an agent in this event loop and give a handle to it at once; the store is closed when the run has ended.
 
     Inside a run, the agent is a child run, in the same store, which is waited for before its parent is done.
     """
     _refuse_while_loading()
+    _refuse_in_def()
+    return _started(agent, args, store, options)
+
+
+async def _started(agent: Any, args: tuple[Any, ...], store: Store | str | Path | None, options: RunOptions) -> Handle[Any]:
     nest = _inside()
     if nest is not None:
         return _child_handle(nest, agent, args, options)

@@ -22,6 +22,8 @@ FORK_OF = "fork_of"
 """The tag that names the run which another one branches from."""
 
 CONTINUED = rec.RunContinued.kind
+CHILD_OF = "child_of"
+"""The tag that names the run which called another one; it is recorded with it."""
 
 _head: Callable[[tuple[Any, ...]], Head] = partial(tuple.__new__, Head)
 

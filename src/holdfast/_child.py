@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from . import _operate
 from . import _records as rec
+from ._again import Before, child_before
 from ._branches import async_scope
 from ._calls import Call, Spec
 from ._commands import Came, Commit, Invoke, Life, Pause, WaitForPerson
@@ -30,11 +31,14 @@ from ._failpoints import reach
 from ._ids import RUN_ID
 from ._journal import Journal
 from ._ledger import Outlay
+from ._replay import History
 from ._run import PARK_CHECK_S, Body, Group, Parking, Run, Scope, place
-from ._runner import Engine, Nested, Order, attend_async, attend_blocking, moved, refuse_foreign, resting
+from ._runner import Engine, Nested, Order, attend_async, attend_blocking, moved, refuse_foreign, refuse_pruned, resting
 from ._steps import life
 from ._timeouts import timeout as time_out
+from ._timetravel import fork_child, word
 from .budget import Budget
+from .codec.failures import told
 from .codec.signature import return_annotation
 from .errors import (
     BranchLost,
@@ -49,8 +53,10 @@ from .errors import (
     RunCancelled,
     RunFailed,
     RunInterrupted,
+    RunPruned,
     RunWaiting,
     StoreError,
+    UndoFailed,
     Unwinding,
     WrongMode,
 )  # fmt: skip
@@ -61,7 +67,7 @@ POLL_S = 0.1
 KEPT_OF_PARENT = 80
 """Characters of the parent's id with which the id of a child begins, where both together are too long."""
 
-RAISED = (RunCancelled, RunFailed, BudgetExceeded, Refusal)
+RAISED = (RunCancelled, RunFailed, RunPruned, BudgetExceeded, Refusal)
 """Errors of a child run, beside the builtin ones, that its parent gets as themselves."""
 
 
@@ -82,7 +88,6 @@ class Children:
 
     def call(self, agent: Agent[..., Any], scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an agent as a child run: a step that gives its result."""
-        self._refuse_undoing(agent)
         if not scope.run.blocking and not agent.is_async:
             remedy = f"Make {agent.name!r} `async def`, or have it run in a thread: handle = await hf.start({agent.name}, ...)"
             raise WrongMode(agent.name, scope.run.started.agent, remedy)
@@ -92,7 +97,6 @@ class Children:
         self, agent: Agent[..., Any], args: tuple[Any, ...], *, run_id: str, tags: dict[str, str], budget: Budget | None
     ) -> Started:
         """Start an agent as a child run that executes beside the code that started it."""
-        self._refuse_undoing(agent)
         scope = async_scope("start")
         if scope.parent is not None:
             raise Misuse("hf.start was called in a branch, which runs beside others already; nothing was started. Call the agent itself")
@@ -112,11 +116,6 @@ class Children:
         returns = return_annotation(agent.fn)
         return Spec(fn=agent.fn, name=agent.name, is_async=is_async, raises=RAISED, returns=returns, wait=wait)
 
-    def _refuse_undoing(self, agent: Agent[..., Any]) -> None:
-        if self._agent.on_failure == "undo":
-            told = f"agent {self._agent.name!r} is undone when it fails, and what child runs did cannot be undone through their parent"
-            raise Misuse(f"{told}: {agent.name!r} was not called. Call its steps instead, or drop on_failure='undo'")
-
 
 class Calling:
     """One call of a child, as the life of the parent's step; `usage` is what it spent that the parent has not counted yet."""
@@ -127,12 +126,15 @@ class Calling:
 
     def __call__(self, call: Call) -> Life[Came]:
         """From the call to the result of the child, through whatever waits it has in it."""
-        child = yield from self._begun(call)
+        plan = planned(self._engine, self._wish, call)
+        if plan.before is not None:
+            return _taken_over(call, plan.child, plan.before)
+        yield from self._begun(call, plan)
+        return (yield from self._lived(call, plan.child))
+
+    def _lived(self, call: Call, child: str) -> Life[Came]:
         nested = Nested(call)
-        order = Order(
-            agent=self._agent, run_id=child, args=call.args, kwargs=call.kwargs, tags=self._wish.tags or {}, budget=self._wish.budget,
-            wait=False, nested=nested,
-        )  # fmt: skip
+        order = self._order(nested, child)
         try:
             parking = resting(self._engine, child)
             if parking is not None:  # to take it up would only have it park again
@@ -155,20 +157,49 @@ class Calling:
         finally:
             self._account(call, nested)
 
-    def _begun(self, call: Call) -> Life[str]:
-        """The id of the child: recorded before it begins, so that there is one child only, whatever crashes."""
-        run = call.run
-        history = run.journal.histories.get(call.step_id)
-        if history is not None and history.child:
-            return history.child
-        child = run.journal.left_child(call.spec.name, call.fingerprint) or self._wish.run_id or child_id(run, call.step_id)
-        found = self._engine.store.load(child)
-        if found is not None:
-            refuse_foreign(Journal.load(*found), call)
-        reach("child.before")
-        yield Commit([rec.ChildStarted(step_id=call.step_id, child=child, name=call.spec.name, fingerprint=call.fingerprint)])
-        reach("child.after")
-        return child
+    def _order(self, nested: Nested, child: str, undo: rec.RunUndoing | None = None) -> Order:
+        return Order(
+            agent=self._agent, run_id=child, args=nested.call.args, kwargs=nested.call.kwargs, tags=self._wish.tags or {},
+            budget=self._wish.budget, wait=False, nested=nested, undo=undo,
+        )  # fmt: skip
+
+    def undone(self, call: Call, found: History) -> Life[bool]:
+        """Have the child undone, whatever its end was; False where it never began or is another run's. `Parked` where it waits."""
+        run, child = call.run, found.child
+        if found.elsewhere or (found.outcome is None and self._engine.store.head(child) is None):
+            return False
+        asked = rec.RunUndoing(by=f"run {run.id}", reason="its parent is undone")
+        nested = Nested(Call(call.spec, run.scopes[0], call.step_id, call.args, call.kwargs))
+        outcome = yield Invoke(Body(call), self._player(call), (self._engine, self._order(nested, child, asked)), {}, None)
+        run.children.pop(call.step_id, None)
+        run.outlays.pop(child, None)
+        error = outcome.error if isinstance(outcome, Raised) else None
+        match error:
+            case RunWaiting(parking=Parking() as parking):
+                run.parked[call.step_id] = parking
+                raise Parked
+            case StoreError():
+                raise run.stop(error) from error
+            case RunInterrupted():
+                raise run.stop(RunInterrupted(run.id, call.step_id)) from error
+        head = self._engine.store.head(child)
+        if head is None or head.status != "cancelled":
+            why = f"child run {child!r} could not be undone: {told(error) if isinstance(error, Exception) else error}"
+            raise UndoFailed(run.id, call.step_id, call.spec.name, why) from error
+        return True
+
+    def _begun(self, call: Call, plan: Plan) -> Life[None]:
+        """The child is recorded before it begins, so that there is one child only, whatever crashes."""
+        history, found = call.run.journal.histories.get(call.step_id), self._engine.store.load(plan.child)
+        if history is None or history.child != plan.child:
+            if found is not None:
+                refuse_foreign(Journal.load(*found), call)
+            reach("child.before")
+            yield Commit([_started(call, plan.child).but(fork_of=plan.fork_of)])
+            reach("child.after")
+        if plan.fork_of and found is None:
+            said = word(f"run {call.run.id}", f"called at step {call.step_id}", _policy(call))
+            fork_child(self._engine, plan.fork_of, plan.child, parent={"run": call.run.id, "step": call.step_id}, said=said)
 
     def _player(self, call: Call) -> Callable[..., Any]:
         if call.run.blocking:
@@ -222,6 +253,72 @@ class Calling:
             self.usage.append({"run": child, **{name: value for name, value in spent._asdict().items() if value}})
 
 
+class Plan(NamedTuple):
+    """Which run is the child of a call, and which one it branches from; or whose result is taken instead, with the value."""
+
+    child: str
+    fork_of: str = ""
+    before: tuple[Before, bytes] | None = None
+
+
+def planned(engine: Engine, wish: Wish, call: Call) -> Plan:
+    """The run that is the child of this call: the one that is recorded, one that was superseded, or a new one.
+
+    What a child on a path that was given up has done must not be done again unasked: it is taken on; where it belongs to another run, or
+    is cancelled, its result is taken, or else a branch of it begins, which knows of its effects.
+    """
+    run = call.run
+    history = run.journal.histories.get(call.step_id)
+    if history is not None and history.child and not history.elsewhere:
+        return Plan(history.child, history.fork_of)
+    before = child_before(call)
+    if before is None:
+        return Plan(_free_id(run, wish, call.step_id))
+    child = before.history.child
+    found = engine.store.load(child)
+    if found is None:
+        refuse_pruned(engine, child)
+    ended = found is not None and found[0].status == "cancelled"
+    if not before.history.elsewhere and not ended:
+        return Plan(child)
+    value = None if ended else _value_of(before.history, Journal.load(*found) if found is not None else None)
+    if value is not None and not call.unfit(value):
+        return Plan(child, "", (before, value))
+    return Plan(_free_id(run, wish, call.step_id), "" if found is None and before.history.outcome is None else child)
+
+
+def _free_id(run: Run, wish: Wish, step_id: str) -> str:
+    """The id that was wished for, unless a child on a path that was given up has it."""
+    had = {history.child for _, history in run.journal.superseded}
+    mine = run.journal.histories.get(step_id)
+    had |= {mine.child} if mine is not None else set()
+    return wish.run_id if wish.run_id and wish.run_id not in had else child_id(run, step_id)
+
+
+def _value_of(history: History, journal: Journal | None) -> bytes | None:
+    """The result of a child run: what its step is recorded with, or what it has come to since."""
+    if isinstance(history.outcome, rec.StepDone):
+        return history.outcome.value
+    verdict = None if journal is None or journal.head.status != "done" else journal.verdict
+    return verdict.value if isinstance(verdict, rec.RunDone) else None
+
+
+def _taken_over(call: Call, child: str, known: tuple[Before, bytes]) -> Came:
+    """The same call was made on a path that was given up: its result is taken, nothing is executed."""
+    before, value = known
+    started = _started(call, child).but(of=before.history.elsewhere)
+    return Came(call.spec.codec().give_back(value), (started,), reused=before.label())
+
+
+def _started(call: Call, child: str) -> rec.ChildStarted:
+    return rec.ChildStarted(step_id=call.step_id, child=child, name=call.spec.name, fingerprint=call.fingerprint)
+
+
+def _policy(call: Call) -> str:
+    turned = call.run.journal.turned
+    return "ask" if turned is None else turned.effects
+
+
 def child_id(run: Run, step_id: str) -> str:
     """The id of the child that a step calls; another one after the code of the parent has changed."""
     generation = run.journal.generation
@@ -273,9 +370,8 @@ class Started:
 
     def __init__(self, engine: Engine, call: Call, run_id: str) -> None:
         self._engine, self._call = engine, call
-        run, history = call.run, call.run.journal.histories.get(call.step_id)
-        left = run.journal.left_child(call.spec.name, call.fingerprint)
-        self.run_id = (history.child if history else "") or left or run_id or child_id(run, call.step_id)
+        run = call.run
+        self.run_id = planned(engine, Wish(run_id), call).child
         run.branches += 1
         self.task = asyncio.get_running_loop().create_task(self._lived(), context=contextvars.copy_context())
         run.started_here.append(self.task)

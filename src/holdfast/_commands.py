@@ -66,11 +66,12 @@ class Hang(NamedTuple):
 
 
 class Came(NamedTuple):
-    """What a step that waited ended with: its value, and what is stored in the same transaction."""
+    """What a step that waited ended with: its value, whose that was if it is taken over, and what is stored in the same transaction."""
 
     value: Any
     records: Sequence[rec.Record] = ()
     takes: Sequence[int] = ()
+    reused: str = ""
 
 
 Command: TypeAlias = Commit | Settle | Invoke | Turn | Pause | WaitForPerson | Hang

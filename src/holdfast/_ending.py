@@ -221,6 +221,7 @@ def _continued(run: Run, agent: Agent[..., Any], ended: Continued) -> Life[BaseE
         run.awaits = set()
         return (yield from _waiting(run))
     yield from _cleanups(run)
+    _close_children(run)
     reach("continue.before")
     yield _left(run, continuation(run, ended))
     reach("continue.after")
@@ -245,7 +246,7 @@ def _waiting(run: Run) -> Life[RunWaiting]:
     reach("park.before")
     yield _left(run, *closed, rec.RunWaiting(waits="; ".join(told), steps=steps, wake_us=run.wakes_us))
     reach("park.after")
-    return RunWaiting(run.id, "; ".join(told), bool(doubts or asks))
+    return RunWaiting(run.id, "; ".join(told), bool(doubts or asks or any(child.asks for child in parked)))
 
 
 def _wait_told(wait: rec.WaitBegun) -> str:

@@ -64,7 +64,7 @@ class Journal:
 
     __slots__ = (
         "_held_bytes", "_held_refs", "_unsettled", "asks", "behind", "broken", "claims", "continued", "forked", "gate", "generation",
-        "groups", "has_children", "head", "held", "histories", "keeps", "ledger", "looks", "milestone", "models", "partials", "pending",
+        "groups", "head", "held", "histories", "keeps", "ledger", "looks", "milestone", "models", "partials", "pending",
         "prints", "silences", "started", "states", "superseded", "taken", "times", "turned", "undoing", "unread", "verdict", "waits",
     )  # fmt: skip
 
@@ -82,7 +82,6 @@ class Journal:
         self.generation = 0
         self.groups: set[str] = set()
         self.claims = 0
-        self.has_children = False
         self.asks: dict[str, Question] = {}
         self.prints: dict[str, rec.Json] = {}
         self.looks: dict[str, int] = {}
@@ -124,6 +123,8 @@ class Journal:
         fresh = Journal(run_id)
         for row, each in kept:
             fresh._index(each, row)
+        for step_id, history in fresh.histories.items():
+            history.elsewhere = self.histories.get(step_id, history).elsewhere
         fresh.ledger, fresh.forked, fresh.generation = self.ledger, self.forked, self.generation + 1
         fresh.superseded = [*self.superseded, *happened(self.histories.items(), after)]
         fresh.unread = {**self.unread, **{each.mark: each for each in unread(run_id, pairs, after, self.histories)}}
@@ -233,15 +234,8 @@ class Journal:
     def open_children(self) -> list[str]:
         """The child runs whose results are not recorded here, those of superseded steps among them."""
         found = [*self.histories.values(), *(history for _, history in self.superseded)]
-        return [history.child for history in found if history.child and not isinstance(history.outcome, rec.StepDone)]
-
-    def left_child(self, name: str, fingerprint: str) -> str:
-        """The child run of the same call at a step that is superseded: it is taken on, so that nothing in it happens twice."""
-        taken = {history.child for history in self.histories.values()}
-        for _, history in self.superseded:
-            if history.child and history.is_of(name, fingerprint) and history.child not in taken:
-                return history.child
-        return ""
+        mine = [history for history in found if history.child and not history.elsewhere]
+        return [history.child for history in mine if not isinstance(history.outcome, rec.StepDone)]
 
     def _index(self, record: rec.Record, row: Row) -> None:
         match record:
@@ -390,6 +384,8 @@ class Journal:
             case rec.RunForked():
                 self.forked = record
                 self.superseded, self.unread = heard(record.value)
+                for history in self.histories.values():
+                    history.elsewhere = history.elsewhere or (record.source if history.child else "")
             case rec.StepEdited():
                 self.histories[record.step_id].edit(record)
                 self._unsettled.pop(record.step_id, None)
@@ -401,6 +397,23 @@ class Journal:
         found = named(self.superseded, reused, fingerprint)
         if found is not None:
             self.superseded.remove(found)
+
+    def _claim_known(self, record: rec.Record, history: History) -> None:
+        """Where a record says that something superseded has become part of the path that the run takes now."""
+        match record:
+            case rec.StepDone():
+                self._take_known(record.reused, record.fingerprint)
+            case rec.ChildStarted():
+                self._take_on(record)
+            case rec.DoubtSettled(verdict="landed") if history.doubt is not None:
+                self._take_known(history.doubt.same_as, history.fingerprint)
+
+    def _take_on(self, record: rec.ChildStarted) -> None:
+        """The child of a step that was superseded has become that of a call, or another one branches from it."""
+        mine = record.child if not record.of else ""
+        taken = [pair for pair in self.superseded if pair[1].child and pair[1].child in (mine, record.fork_of)]
+        if taken:
+            self.superseded.remove(taken[0])
 
     def _index_beside(self, record: rec.Record, row: Row) -> None:
         """What is recorded beside the steps: states, times, waits, prints, models."""
@@ -459,12 +472,8 @@ class Journal:
             history = self.histories[record.step_id] = History()
             if not getattr(record, "lost", False):
                 self.groups.update(_groups_above(record.step_id))
-        if isinstance(record, rec.StepDone):
-            self._take_known(record.reused, record.fingerprint)
-        elif isinstance(record, rec.DoubtSettled) and record.verdict == "landed" and history.doubt is not None:
-            self._take_known(history.doubt.same_as, history.fingerprint)
+        self._claim_known(record, history)
         history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)
-        self.has_children = self.has_children or bool(history.child)
         if history.outcome is not None:
             self.waits.pop(record.step_id, None)
         if isinstance(record, rec.StepDone):

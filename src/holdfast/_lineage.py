@@ -2,7 +2,8 @@
 
 A point is the place of a step's outcome in the journal. What had begun by then stands, with whatever came of it later: an effect of a
 branch beside it that was under way keeps its outcome. What began later is superseded: safe steps, states, times, waits, answers and
-watches are forgotten and come anew, effects are remembered with their results, and messages are there again for whoever receives them.
+watches are forgotten and come anew, effects and child runs are remembered with their results, and messages are there again for whoever
+receives them.
 What is said of the run itself, and what it has spent, stays.
 """
 
@@ -29,7 +30,7 @@ OF_THE_RUN = (
 )  # fmt: skip
 OF_A_STEP = (
     rec.StepStarted, rec.AttemptFailed, rec.StepDone, rec.StepFailed, rec.DoubtOpened, rec.DoubtSettled, rec.TimeoutFired,
-    rec.StepEdited,
+    rec.StepEdited, rec.StepPartial, rec.ChildStarted,
 )  # fmt: skip
 
 
@@ -67,15 +68,18 @@ def _stays(record: rec.Record, after: int, begun: AbstractSet[str], asked: Abstr
 
 
 def happened(histories: Iterable[tuple[str, History]], after: int) -> list[tuple[str, History]]:
-    """The effects that began behind `after` and happened, or may have, in the order of their outcomes; one that is undone did not."""
+    """The effects that began behind `after` and happened, or may have, in the order of their outcomes; one that is undone did not.
+
+    Child runs are among them, whatever became of them: what was done in them happened.
+    """
     found = dict(histories)
     undone = {step_id.removeprefix(UNDO) for step_id, history in found.items() if step_id.startswith(UNDO) and history.landed()}
     mine = [
         (step_id, history)
         for step_id, history in found.items()
-        if history.effect and history.first_seq > after and not step_id.startswith(UNDO) and step_id not in undone
+        if (history.effect or history.child) and history.first_seq > after and not step_id.startswith(UNDO) and step_id not in undone
     ]
-    mine = [(step_id, history) for step_id, history in mine if history.landed() or _in_doubt(history)]
+    mine = [(step_id, history) for step_id, history in mine if history.child or history.landed() or _in_doubt(history)]
     return sorted(mine, key=lambda pair: pair[1].outcome_seq or pair[1].first_seq)
 
 
@@ -132,24 +136,24 @@ def _described(run_id: str, step_id: str, history: History) -> dict[str, Any]:
     told = {
         "run": history.elsewhere or run_id, "step": step_id, "name": history.name, "fingerprint": history.fingerprint, "key": history.key,
         "at_us": history.started_us or history.began_us, "landed": history.landed(), "value": None if value is None else _text(value),
-        "args": None if history.args is None else _text(history.args), "not_kept": getattr(done, "not_kept", ""),
+        "args": None if history.args is None else _text(history.args), "not_kept": getattr(done, "not_kept", ""), "child": history.child,
     }  # fmt: skip
     return {name: given for name, given in told.items() if given not in (None, "")}
 
 
 def _as_history(told: dict[str, Any]) -> History:
     step_id, name, fingerprint = told["step"], told["name"], told["fingerprint"]
-    args, value = told.get("args"), told.get("value")
+    args, value, child = told.get("args"), told.get("value"), told.get("child", "")
     history = History(
-        name=name, fingerprint=fingerprint, effect=True, key=told.get("key", ""), args=None if args is None else _bytes(args),
-        started_us=told.get("at_us", 0), elsewhere=told["run"],
+        name=name, fingerprint=fingerprint, effect=not child, key=told.get("key", ""), args=None if args is None else _bytes(args),
+        started_us=told.get("at_us", 0), elsewhere=told["run"], child=child,
     )  # fmt: skip
     if told["landed"]:
         history.outcome = rec.StepDone(
-            step_id=step_id, name=name, fingerprint=fingerprint, effect=True, value=None if value is None else _bytes(value),
+            step_id=step_id, name=name, fingerprint=fingerprint, effect=not child, value=None if value is None else _bytes(value),
             not_kept=told.get("not_kept", ""),
         )  # fmt: skip
-    else:
+    elif not child:
         reason = f"it is in doubt in run {told['run']}"
         history.doubt = rec.DoubtOpened(step_id=step_id, name=name, fingerprint=fingerprint, reason=reason, action="ask")
     return history

@@ -217,9 +217,6 @@ def undo(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
 
     def not_yet(journal: Journal, *, owned: bool) -> None:
         _refuse_final(journal.head)
-        if journal.has_children:
-            how = f"Cancel it without undo, and take back by hand what they did: holdfast cancel {run_id}"
-            raise Refusal(f"run {run_id!r} has child runs, which cannot be undone through it; nothing was changed. {how}")
         if journal.undoing is not None and not owned:
             how = f"It goes on with: holdfast resume {run_id} --here APP.py"
             raise Refusal(f"run {run_id!r} is being undone already; nothing was changed. {how}")
@@ -230,7 +227,8 @@ def undo(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
     if owned:
         return "its owner has been told to stop and to undo what it did"
     left = Journal.load(*loaded(engine, run_id)).superseded
-    names = ", ".join(f"{found.name} (step {step_id})" for step_id, found in left if found.landed() and not found.elsewhere)
+    left = [(step_id, found) for step_id, found in left if (found.landed() or found.child) and not found.elsewhere]
+    names = ", ".join(f"{found.name} (step {step_id})" for step_id, found in left)
     but = f"; what is superseded is not undone, its code is not called any more: {names}" if names else ""
     return f"the run is undone by whoever runs its agent next; to do it now: holdfast resume {run_id} --here APP.py{but}"
 

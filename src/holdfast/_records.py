@@ -413,12 +413,17 @@ class MessageTaken(Record):
 
 @fact(kw_only=True)
 class ChildStarted(Record):
-    """A step is a run of its own, `child`, of the agent `name`; recorded before that run begins."""
+    """A step is a run of its own, `child`, of the agent `name`; recorded before that run begins.
+
+    `fork_of` is the child on a path that was given up which it branches from; `of` its parent, where only its result is taken over.
+    """
 
     kind = "child.started"
     child: str
     name: str
     fingerprint: str
+    fork_of: str = ""
+    of: str = ""
 
 
 @fact(kw_only=True)

@@ -51,7 +51,8 @@ class History:
     somebody's word: `failures` are attempts that ended in an error, `lapsed` are intents that were repeated without a word on what
     became of them, and `pending` says whether that is so of the latest. A crash is no failure. `unsaid` is the outcome of an effect whose
     result was not kept, as it was before somebody said what it had been: where their word does not fit, it is asked for again. `edited`
-    is what gave the step its outcome, where a person did; `elsewhere` the run in which it happened, where that is not this one.
+    is what gave the step its outcome, where a person did; `elsewhere` the run in which it happened, or whose child it is, where that is
+    not this one; `wanted_by` the step of this life that is about to take it over, where it was superseded.
     """
 
     name: str = ""
@@ -80,8 +81,10 @@ class History:
     failed_us: int = 0
     usd: float = 0.0
     child: str = ""
+    fork_of: str = ""
     edited: rec.StepEdited | None = None
     elsewhere: str = ""
+    wanted_by: str = ""
 
     def fold(self, record: rec.Record, *, seq: int, at_us: int, epoch: int) -> None:
         """Take one more record of this step into account."""
@@ -115,7 +118,7 @@ class History:
                 self.outcome, self.outcome_seq = record, seq
             case rec.ChildStarted():
                 self._identify(record.name, record.fingerprint, effect=False)
-                self.child = record.child
+                self.child, self.fork_of, self.elsewhere = record.child, record.fork_of, record.of
             case rec.DoubtOpened():
                 self._open(record)
             case rec.DoubtSettled():

@@ -262,13 +262,17 @@ class Undoing:
 
 
 class Parking(NamedTuple):
-    """A run that waits, holding nothing: what it waits for, until when, which letters it had heard, and the child runs it waits for."""
+    """A run that waits, holding nothing: what it waits for, until when, which letters it had heard, the child runs it waits for.
+
+    `asks` where a person must say something.
+    """
 
     run_id: str
     told: str
     wake_us: int
     heard: frozenset[int]
     within: tuple[Parking, ...] = ()
+    asks: bool = False
 
     def family(self) -> Iterator[Parking]:
         """It and all runs below it."""
@@ -487,9 +491,9 @@ class Run:
             asyncio.get_running_loop().call_later(PARK_CHECK_S, self.park_if_stuck)
 
     def park_if_stuck(self) -> None:
-        """Unwind the code when nothing is left to do but to wait, and it has stayed in place as long as it may."""
+        """Unwind the code when nothing is left to do but to wait, and it has stayed in place as long as it may; for a child, not at all."""
         if self.ended is None and self.stuck():
-            if not self.stay.over() and not (self.blocking and self._is_due()):
+            if not self.parked and not self.stay.over() and not (self.blocking and self._is_due()):
                 self._look_again()
                 return
             self.awaits = {name for waiter in self.waiters for name in (waiter.step_id, waiter.place)}

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from . import _records as rec
 from ._artifact import Desk, at_desk, desk
 from ._calls import Call, shown_call
-from ._chain import args_digest
+from ._chain import CHILD_OF, args_digest
 from ._clock import Clock, to_datetime
 from ._commands import Pause
 from ._commit import Committer
@@ -96,8 +96,9 @@ class Nested:
 
     def origin(self) -> str:
         """The root of the child's keys: another one in every branch of its parent's history."""
-        generation = self.call.run.journal.generation
-        return f"{self.call.run.origin}/{self.call.step_id}{f'~{generation}' if generation else ''}"
+        journal = self.call.run.journal
+        root = self.call.run.origin if journal.forked is None else journal.forked.origin
+        return f"{root}/{self.call.step_id}{f'~{journal.generation}' if journal.generation else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +116,11 @@ class Order:
     voice: Voice | None = None
     park_after_s: float | None = None
     nested: Nested | None = None
+    undo: rec.RunUndoing | None = None
+
+    def undoes(self, journal: Journal) -> bool:
+        """Whether the run is taken up to be undone, whatever its end was, which nobody has begun yet."""
+        return self.undo is not None and journal.undoing is None
 
     def fingerprint(self) -> str:
         return fingerprint(self.agent.arguments.bind(self.args, self.kwargs))
@@ -224,7 +230,7 @@ def _acquire(engine: Engine, order: Order) -> Errand:
         else:
             journal = Journal.load(*loaded)
             _refuse_conflict(order, journal)
-            if journal.head.status in ("done", "cancelled"):
+            if journal.head.status in ("done", "cancelled") and not order.undoes(journal):
                 return journal
             if waited and journal.head.status == "failed":
                 raise RunFailed(order.run_id, journal.head.note)
@@ -240,7 +246,8 @@ def _acquire(engine: Engine, order: Order) -> Errand:
         try:
             reach("claim.before")
             engine.keeper.enroll()
-            yield from _claimed(engine, Claim(journal, [claim, *forsaken]))
+            undoing = [order.undo] if order.undo is not None and order.undoes(journal) else []
+            yield from _claimed(engine, Claim(journal, [claim, *forsaken, *undoing]))
             reach("claim.after")
         except LeaseLost:
             refuse_pruned(engine, order.run_id)
@@ -333,6 +340,11 @@ def _forsaken(engine: Engine, order: Order, journal: Journal) -> list[rec.Record
     return [rec.RunCancelled(by=f"run {head.run_id}", reason=why)] if why else []
 
 
+def child_tags(parent: dict[str, str]) -> dict[str, str]:
+    """What a run is tagged with by which its parent's children are found."""
+    return {CHILD_OF: parent["run"]} if parent else {}
+
+
 def _started(engine: Engine, order: Order) -> rec.RunStarted:
     nested = order.nested
     with at_desk(Desk(engine.store, engine.clock, order.run_id)):
@@ -341,7 +353,8 @@ def _started(engine: Engine, order: Order) -> rec.RunStarted:
     return rec.RunStarted(
         agent=order.agent.name, version=order.agent.version, fingerprint=order.fingerprint(),
         origin=nested.origin() if nested else order.run_id, parent=parent,
-        owner=engine.keeper.owner, tags=dict(order.tags), args=args, args_sha=args_digest(args), budget=_budget(order, {}),
+        owner=engine.keeper.owner, tags={**order.tags, **child_tags(parent)}, args=args, args_sha=args_digest(args),
+        budget=_budget(order, {}),
     )  # fmt: skip
 
 
@@ -349,8 +362,8 @@ def _resumed(engine: Engine, order: Order, journal: Journal) -> rec.RunResumed:
     head = journal.head
     why = "taken over" if head.owner else head.status
     return rec.RunResumed(
-        owner=engine.keeper.owner, why=why, version=order.agent.version, cleared=escaped(journal), silent=silent(engine, head),
-        budget=_budget(order, journal.ledger.recorded),
+        owner=engine.keeper.owner, why=why, version=order.agent.version, silent=silent(engine, head),
+        cleared=[] if order.undoes(journal) else escaped(journal), budget=_budget(order, journal.ledger.recorded),
     )  # fmt: skip
 
 
@@ -379,10 +392,13 @@ def resting(engine: Engine, run_id: str) -> Parking | None:
     found = engine.store.load(run_id)
     if found is None or found[0].status != "waiting":
         return None
-    within = [resting(engine, child) for child in Journal.load(*found).open_children()]
+    journal = Journal.load(*found)
+    within = [resting(engine, child) for child in journal.open_children()]
     if any(one is None for one in within):
         return None
-    return Parking(run_id, found[0].note, found[0].wake_us or 0, frozenset(), tuple(one for one in within if one is not None))
+    below = tuple(one for one in within if one is not None)
+    asks = bool(journal.open_asks() or journal.open_doubts(ended=True)) or any(one.asks for one in below)
+    return Parking(run_id, found[0].note, found[0].wake_us or 0, frozenset(), below, asks)
 
 
 def _refuse_conflict(order: Order, journal: Journal) -> None:
@@ -412,7 +428,8 @@ def _result(engine: Engine, order: Order, journal: Journal) -> Any:
 
 
 def _parking(order: Order, run: Run, waiting: RunWaiting) -> Parking:
-    return Parking(order.run_id, waiting.waits, run.wakes_us, frozenset(run.heard), tuple(run.parked.values()))
+    within = tuple(run.parked.values())
+    return Parking(order.run_id, waiting.waits, run.wakes_us, frozenset(run.heard), within, waiting.asks)
 
 
 def moved(engine: Engine, parking: Parking) -> bool:
@@ -473,6 +490,17 @@ def _was_broken_off(outcome: Returned | Raised) -> bool:
 
 async def _joined(run: Run, scope: Scope, outcome: Returned | Raised) -> Returned | Raised:
     """The agent's code has ended, and so do the child runs that it started: they are waited for, and their failures count."""
+    anew = run.ended if isinstance(run.ended, Continued) else None
+    if anew is not None:
+        run.ended = None  # as before the end of a run, what it has begun comes to its own
+    outcome = await _waited_for(run, scope, Returned(None) if anew is not None else outcome)
+    if anew is not None and isinstance(outcome, Returned):
+        run.ended = run.ended or anew
+        return Raised(anew)
+    return outcome
+
+
+async def _waited_for(run: Run, scope: Scope, outcome: Returned | Raised) -> Returned | Raised:
     with Group(scope, 1, 1) as group:
         group.begun = 1
         run.park_soon()

@@ -58,6 +58,8 @@ def life(call: Call) -> Life[Any]:
     run, spec = call.run, call.spec
     run.requested.add(call.step_id)
     call.key = _introduced(call) if spec.effect else ""
+    if hasattr(spec.wait, "undone"):
+        _remember(call)
     history = run.journal.histories.get(call.step_id)
     grouped = call.step_id in run.journal.groups
     _refuse_moved(call, history)
@@ -112,7 +114,8 @@ def _waited(call: Call, wait: Callable[[Call], Life[Came]]) -> Life[Any]:
             yield from _broken_off(call, 1, error, body.usage)
         raise
     reach("wait.before_outcome")
-    seq = yield Commit((*came.records, _done(call, body, value, 1)), came.takes)
+    done = _done(call, body, value, 1)
+    seq = yield Commit((*came.records, done.but(reused=came.reused) if came.reused else done), came.takes)
     reach("wait.after_outcome")
     yield Turn(seq)
     return result
@@ -121,9 +124,13 @@ def _waited(call: Call, wait: Callable[[Call], Life[Came]]) -> Life[Any]:
 def _introduced(call: Call) -> str:
     """The key of an effect; one that can be undone is remembered, and so is what becomes of it."""
     if call.spec.undo is not None:
-        call.run.undo.calls[call.step_id] = call.as_it_is_now()
-        call.run.journal.keeps.add(call.step_id)
+        _remember(call)
     return _key(call)
+
+
+def _remember(call: Call) -> None:
+    call.run.undo.calls[call.step_id] = call.as_it_is_now()
+    call.run.journal.keeps.add(call.step_id)
 
 
 def _refuse_moved(call: Call, history: History | None) -> None:

@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from . import _records as rec
-from ._chain import record_of
+from ._chain import CHILD_OF, record_of
 from ._decorators import Step
 from ._failpoints import reach
 from ._ids import checked_run_id, checked_text
@@ -24,7 +24,7 @@ from ._journal import Journal
 from ._lineage import ANY_EPOCH, OF_THE_RUN, happened, standing, told, unread
 from ._operate import MAX_TRIES, _claimed, _encoded, _is_owned, _resumed
 from ._replay import CLEANUP, UNDO, History
-from ._runner import Engine
+from ._runner import Engine, child_tags
 from .codec.values import codec_for
 from .errors import Damaged, NotKept, Refusal
 from .store import Append, Row
@@ -113,7 +113,7 @@ def fork(
     """Make another run that goes on from a step of this one, with these results in the place of the recorded ones."""
     head, rows = loaded(engine, run_id)
     journal = Journal.load(head, rows)
-    after = point(journal, at)
+    after = _beginning(rows) if at == BEGINNING else point(journal, at)
     _refuse_unsettled(engine, journal, at, after)
     data = {checked_text(str(name), "step"): _encoded(value).encode() for name, value in edits.items()}
     corrections = [_correction(journal, name, value, said, at=at, after=after, fits=fits) for name, value in data.items()]
@@ -128,6 +128,20 @@ def fork(
         if made is not None:
             return made
     raise Refusal(f"run {run_id!r} has {MOST_FORKS - 1} forks; nothing was changed. Give an id")
+
+
+def fork_child(engine: Engine, source: str, new_id: str, *, parent: dict[str, str], said: Word) -> None:
+    """Make the child run of a step a branch of the one that the same call had on a path that was given up: it knows what that one did."""
+    head, rows = loaded(engine, source)
+    journal = Journal.load(head, rows)
+    made = _made(engine, new_id, rows, journal, [], at=BEGINNING, after=_beginning(rows), said=said, parent=parent)
+    if made is None:
+        raise Refusal(f"there is a run {new_id!r} already, and it is not that child run; it is unchanged")
+
+
+def _beginning(rows: Sequence[Row]) -> int:
+    """Where the point before the first step is: what was before the run began anew is over."""
+    return max((row.seq for row in rows if row.kind == rec.RunContinued.kind), default=1)
 
 
 def point(journal: Journal, step_id: str) -> int:
@@ -179,11 +193,21 @@ def _in_place(engine: Engine, run_id: str, edited: Any) -> str:
 
 def _superseded(effects: Sequence[tuple[str, History]], policy: str) -> str:
     """The effects that happened after the point, and what becomes of a call that would do one again."""
+    children = [found for _, found in effects if found.child]
+    if children:
+        effects = [pair for pair in effects if not pair[1].child]
+        fate = {"repeat": "another one is begun"}.get(policy, "the same call takes it on")
+        names = ", ".join(f"{found.child} ({_end_of(found)})" for found in children)
+        return f"child runs began after it: {names}; {fate}. {_superseded(effects, policy)}"
     if not effects:
         return ""
     what = {"ask": "asked about before it is done again", "reuse": "not done again: its result is taken", "repeat": "done again"}
     names = ", ".join(f"{found.name} (step {step_id})" for step_id, found in effects)
     return f"happened after it: {names}; the same call is {what[policy]}. "
+
+
+def _end_of(child: History) -> str:
+    return "done" if isinstance(child.outcome, rec.StepDone) else "not done: cancelled at the end of the run where no call takes it on"
 
 
 def _refuse_unfit_status(engine: Engine, journal: Journal) -> None:
@@ -293,9 +317,14 @@ def _correction(
 
 
 def _refuse_unsettled(engine: Engine, journal: Journal, at: str, after: int) -> None:
-    """Two runs must not both find out about one effect; and what is undone does not stand any more."""
+    """Two runs must not both find out about one effect, nor wait for one child run; and what is undone does not stand any more."""
     run_id = journal.head.run_id
     for step_id, found in journal.histories.items():
+        if found.child and found.first_seq <= after and found.outcome is None:
+            remedy = "Wait until it has, or fork at a step before it"
+            raise Refusal(f"child run {found.child!r} of step {step_id} has not come to its end; nothing was changed. {remedy}")
+        if found.child and found.first_seq <= after and isinstance(found.outcome, rec.StepDone) and _is_cancelled(engine, found.child):
+            raise Refusal(f"child run {found.child!r} of step {step_id} was undone; nothing was changed. Fork at a step before it")
         if found.first_seq > after or not found.effect:
             continue
         if (found.outcome is None and _is_owned(engine, journal.head)) or found.open_doubt(ANY_EPOCH):
@@ -306,9 +335,14 @@ def _refuse_unsettled(engine: Engine, journal: Journal, at: str, after: int) -> 
             raise Refusal(f"step {step_id} of run {run_id!r} was undone, so step {at} stands no more; nothing was changed. {remedy}")
 
 
+def _is_cancelled(engine: Engine, run_id: str) -> bool:
+    head = engine.store.head(run_id)
+    return head is not None and head.status == "cancelled"
+
+
 def _made(
     engine: Engine, new_id: str, rows: Sequence[Row], journal: Journal, corrections: Sequence[rec.StepEdited | rec.StateEdited],
-    *, at: str, after: int, said: Word, untouched: bool = False,
+    *, at: str, after: int, said: Word, untouched: bool = False, parent: dict[str, str] | None = None,
 ) -> Forked | None:  # fmt: skip
     """The fork under this id; None where another run has it or, if it must be `untouched`, where somebody has gone on with it."""
     forked = rec.RunForked(
@@ -316,7 +350,7 @@ def _made(
         value=_known(rows, journal, after),
     )  # fmt: skip
     if engine.store.head(new_id) is None:
-        append = _sealed(engine, new_id, _copied(rows, journal, after), [forked, *corrections])
+        append = _sealed(engine, new_id, _copied(rows, journal, after, parent or {}), [forked, *corrections])
         reach("fork.before")
         (stale,) = engine.store.append([append])
         reach("fork.after")
@@ -332,12 +366,19 @@ def _known(rows: Sequence[Row], journal: Journal, after: int) -> bytes:
     return told(run_id, [*journal.superseded, *happened(journal.histories.items(), after)], messages.values())
 
 
-def _copied(rows: Sequence[Row], journal: Journal, after: int) -> list[tuple[int, rec.Record, int]]:
+def _copied(rows: Sequence[Row], journal: Journal, after: int, parent: dict[str, str]) -> list[tuple[int, rec.Record, int]]:
     """The records that the fork begins with: all up to the point, and what came later of steps that had begun by then."""
     pairs = [(row, record_of(row)) for row in rows]
     kept = standing(pairs, after, {step_id for step_id, found in journal.histories.items() if found.first_seq <= after})
     kept = [(row, record) for row, record in kept if row.seq <= after or not isinstance(record, OF_THE_RUN)]
+    kept = [(row, _called_by(parent, record) if isinstance(record, rec.RunStarted) else record) for row, record in kept]
     return [(row.seq, _as_copy(journal.head.run_id, record, late=row.seq > after), row.at_us) for row, record in kept]
+
+
+def _called_by(parent: dict[str, str], started: rec.RunStarted) -> rec.RunStarted:
+    """How a fork begins: called by this run, or by none, whoever had called its source."""
+    tags = {name: value for name, value in started.tags.items() if name != CHILD_OF}
+    return started.but(parent=parent, tags={**tags, **child_tags(parent)})
 
 
 def _as_copy(source: str, record: rec.Record, *, late: bool) -> rec.Record:

@@ -2,7 +2,8 @@
 
 By now the code has been played, or replayed to its live edge, and every call that can be undone is known with its arguments. The journal
 knows what became of each: what happened is undone, what did not is passed over, and at a doubt it stops until a person has spoken. An
-undo has its own intent, outcome and key, under the id `undo:STEP`, so that whoever goes on after a crash finds out how far it came.
+undo has its own intent, outcome and key, under the id `undo:STEP`, so that whoever goes on after a crash finds out how far it came. A child
+run is undone by itself, in its turn, one that is done too; its own journal tells how far that came.
 """
 
 from __future__ import annotations
@@ -42,16 +43,23 @@ def take_back(run: Run) -> Life[Cancelled]:
         taken = tuple(run.taking)
         yield Commit([asked], taken)
         del run.taking[: len(taken)]
-    if run.journal.has_children:
-        raise UndoFailed(run.id, "", "child run", "what its child runs did cannot be undone through it; cancel it without undo")
     run.unchecked.clear()  # what the run relied on outside is no matter any more
     if any(found.open_doubt(run.journal.head.epoch + 1) for step_id, found in _traces(run) if step_id not in run.requested):
         raise Parked
-    undone = 0
+    undone, children = 0, 0
     for call in newest_first(run):
-        undone += yield from _undone(call, run.journal.histories[call.step_id])
-    counted = f"{undone} effect{'' if undone == 1 else 's'} undone"
+        found = run.journal.histories[call.step_id]
+        if found.child:
+            children += yield from call.spec.wait.undone(call, found)  # type: ignore[union-attr]
+        else:
+            undone += yield from _undone(call, found)
+    beside = f" and {_counted(children, 'child run')}" if children else ""
+    counted = f"{_counted(undone, 'effect')}{beside} undone"
     return Cancelled(asked.by, "".join([f"{asked.reason}: {counted}" if asked.reason else counted, *_left(run)]))
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def newest_first(run: Run) -> list[Call]:
@@ -132,7 +140,9 @@ def _left(run: Run) -> list[str]:
     own = [(step_id, found) for step_id, found in run.journal.superseded if not found.elsewhere]
     when = "made before the code changed" if run.journal.turned is None else "superseded by an edit"
     told = {when: own, "known from what a repair moved aside": _traces(run)}
-    left = {why: [f"{found.name} (step {step_id})" for step_id, found in those if found.landed()] for why, those in told.items()}
+    left = {
+        why: [f"{found.name} (step {step_id})" for step_id, found in those if found.landed() or found.child] for why, those in told.items()
+    }
     lines = [f"{why}, and not undone: {', '.join(names)}" for why, names in left.items() if names]
     for line in lines:
         log.warning("run %s: %s", run.id, line)

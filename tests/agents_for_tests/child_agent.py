@@ -95,10 +95,10 @@ def _said(say: Any) -> int:
 def break_children() -> None:
     """A child is begun without a word to the parent, under an id that nobody will find again."""
 
-    def begun(self: Any, call: Any) -> Any:
+    def begun(self: Any, call: Any, plan: Any) -> Any:
         yield from ()
-        return f"lost-{secrets.token_hex(4)}"
 
+    _child.planned = lambda *_: _child.Plan(f"lost-{secrets.token_hex(4)}")
     _child.Calling._begun = begun  # type: ignore[method-assign]
 
 
