@@ -39,7 +39,7 @@ def made_before(call: Call) -> Before | None:
 
 
 def _is_the_same(call: Call, history: History) -> bool:
-    if history.name != call.spec.name:
+    if history.name != call.spec.name or history.child:
         return False
     return history.fingerprint == call.fingerprint or (call.spec.key is not None and history.key == call.key)
 

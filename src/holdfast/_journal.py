@@ -126,6 +126,7 @@ class Journal:
             fresh._index(each, row)
         fresh.ledger, fresh.forked, fresh.generation = self.ledger, self.forked, self.generation + 1
         fresh.superseded = [*self.superseded, *happened(self.histories.items(), after)]
+        fresh.has_children = self.has_children
         fresh.unread = {**self.unread, **{each.mark: each for each in unread(run_id, pairs, after, self.histories)}}
         if BUDGET in self.asks:
             fresh.asks[BUDGET] = self.asks[BUDGET]
@@ -237,6 +238,8 @@ class Journal:
 
     def left_child(self, name: str, fingerprint: str) -> str:
         """The child run of the same call at a step that is superseded: it is taken on, so that nothing in it happens twice."""
+        if self.turned is not None and self.turned.effects == "repeat":
+            return ""
         taken = {history.child for history in self.histories.values()}
         for _, history in self.superseded:
             if history.child and history.is_of(name, fingerprint) and history.child not in taken:

@@ -67,15 +67,18 @@ def _stays(record: rec.Record, after: int, begun: AbstractSet[str], asked: Abstr
 
 
 def happened(histories: Iterable[tuple[str, History]], after: int) -> list[tuple[str, History]]:
-    """The effects that began behind `after` and happened, or may have, in the order of their outcomes; one that is undone did not."""
+    """The effects that began behind `after` and happened, or may have, in the order of their outcomes; one that is undone did not.
+
+    The calls of child runs are among them, ended or not: what they did is not known here.
+    """
     found = dict(histories)
     undone = {step_id.removeprefix(UNDO) for step_id, history in found.items() if step_id.startswith(UNDO) and history.landed()}
     mine = [
         (step_id, history)
         for step_id, history in found.items()
-        if history.effect and history.first_seq > after and not step_id.startswith(UNDO) and step_id not in undone
+        if (history.effect or history.child) and history.first_seq > after and not step_id.startswith(UNDO) and step_id not in undone
     ]
-    mine = [(step_id, history) for step_id, history in mine if history.landed() or _in_doubt(history)]
+    mine = [(step_id, history) for step_id, history in mine if history.child or history.landed() or _in_doubt(history)]
     return sorted(mine, key=lambda pair: pair[1].outcome_seq or pair[1].first_seq)
 
 

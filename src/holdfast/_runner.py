@@ -96,8 +96,8 @@ class Nested:
 
     def origin(self) -> str:
         """The root of the child's keys: another one in every branch of its parent's history."""
-        generation = self.call.run.journal.generation
-        return f"{self.call.run.origin}/{self.call.step_id}{f'~{generation}' if generation else ''}"
+        run, generation, forked = self.call.run, self.call.run.journal.generation, self.call.run.journal.forked
+        return f"{run.origin if forked is None else forked.origin}/{self.call.step_id}{f'~{generation}' if generation else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

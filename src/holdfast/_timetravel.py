@@ -112,6 +112,7 @@ def fork(
     journal = Journal.load(head, rows)
     after = point(journal, at)
     _refuse_unsettled(engine, journal, at, after)
+    _refuse_children(journal, after, said)
     data = {checked_text(str(name), "step"): _encoded(value).encode() for name, value in edits.items()}
     corrections = [_correction(journal, name, value, said, at=at, after=after, fits=fits) for name, value in data.items()]
     if new_id is not None:
@@ -176,6 +177,11 @@ def _in_place(engine: Engine, run_id: str, edited: Any) -> str:
 
 def _superseded(effects: Sequence[tuple[str, History]], policy: str) -> str:
     """The effects that happened after the point, and what becomes of a call that would do one again."""
+    children = [found.child for _, found in effects if found.child]
+    if children:
+        again = "calls others" if policy == "repeat" else "gets their results, and goes on with one that has not ended"
+        told = f"child runs were called after it: {', '.join(children)}; the same call {again}. "
+        return f"{told}{_superseded([pair for pair in effects if not pair[1].child], policy)}"
     if not effects:
         return ""
     what = {"ask": "asked about before it is done again", "reuse": "not done again: its result is taken", "repeat": "done again"}
@@ -303,6 +309,23 @@ def _refuse_unsettled(engine: Engine, journal: Journal, at: str, after: int) -> 
             raise Refusal(f"step {step_id} of run {run_id!r} was undone, so step {at} stands no more; nothing was changed. {remedy}")
 
 
+def _refuse_children(journal: Journal, after: int, said: Word) -> None:
+    """A fork cannot go on with the child runs of its source, nor ask about what they did."""
+    run_id = journal.head.run_id
+    for step_id, found in journal.histories.items():
+        if found.child and found.outcome is None and found.first_seq <= after:
+            remedy = "Fork at a step before it, or when it has ended"
+            raise Refusal(f"child run {found.child!r}, called at step {step_id}, has not ended; nothing was changed. {remedy}")
+    later = [found.child for _, found in _later(journal, after) if found.child]
+    if later and said.effects != "repeat":
+        told = f"run {run_id!r} called child runs after this point: {', '.join(later)}"
+        raise Refusal(f"{told}; a fork would do again what they did. Nothing was changed. Fork behind them, or with effects='repeat'")
+
+
+def _later(journal: Journal, after: int) -> list[tuple[str, History]]:
+    return [*journal.superseded, *happened(journal.histories.items(), after)]
+
+
 def _made(
     engine: Engine, new_id: str, rows: Sequence[Row], journal: Journal, corrections: Sequence[rec.StepEdited | rec.StateEdited],
     *, at: str, after: int, said: Word, untouched: bool = False,
@@ -326,7 +349,7 @@ def _known(rows: Sequence[Row], journal: Journal, after: int) -> bytes:
     """What the fork is to know: effects that the source did, or had superseded, and messages that it took after the point."""
     run_id, pairs = journal.head.run_id, [(row, record_of(row)) for row in rows]
     messages = {**journal.unread, **{each.mark: each for each in unread(run_id, pairs, after, journal.histories)}}
-    return told(run_id, [*journal.superseded, *happened(journal.histories.items(), after)], messages.values())
+    return told(run_id, [pair for pair in _later(journal, after) if not pair[1].child], messages.values())
 
 
 def _copied(rows: Sequence[Row], journal: Journal, after: int) -> list[tuple[int, rec.Record, int]]:
