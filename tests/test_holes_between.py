@@ -86,3 +86,69 @@ def test_the_children_of_a_fork_have_keys_of_their_own() -> None:
         other = app.fork("t", at=1, edits={1: "Oslo"}, effects="repeat")
         assert app.run(tour, "", run_id=other) == "Oslo booked"
         assert len({key for _, key in booked}) == 2
+
+
+@hf.agent
+async def asking(city: str) -> str:
+    return await book(city) if await hf.ask(f"Go to {city}?") else "stayed"
+
+
+@hf.agent
+async def failing(city: str) -> str:
+    await confirm()
+    return await book(city)
+
+
+@hf.agent
+async def without_end(which: str, day: int) -> str:
+    if day < 2:
+        await hf.start({"trip": trip, "asking": asking, "failing": failing}[which], f"Rome {day}")
+        hf.continue_as(which, day + 1)
+    return "the end"
+
+
+def test_a_started_child_comes_to_its_end_before_its_parent_begins_anew() -> None:
+    with hf.Holdfast(MemoryStore()) as app:
+        assert app.run(without_end, "trip", 0, run_id="r") == "the end"
+        assert [city for city, _ in booked] == ["Rome 0", "Rome 1"]
+        assert {run.run_id: run.status for run in app.runs()} == {"r": "done", "r.1": "done", "r.1-1": "done"}
+
+
+def test_a_parent_that_begins_anew_waits_with_the_child_that_it_started() -> None:
+    with hf.Holdfast(MemoryStore()) as app:
+        for child in ("r.1", "r.1-1"):
+            with pytest.raises(hf.RunWaiting, match="Go to Rome"):
+                app.run(without_end, "asking", 0, run_id="r", wait=False)
+            app.answer(child, "1", yes=True)
+        assert app.run(without_end, "asking", 0, run_id="r", wait=False) == "the end"
+        assert [city for city, _ in booked] == ["Rome 0", "Rome 1"]
+
+
+def test_the_failure_of_a_started_child_takes_the_place_of_the_next_generation() -> None:
+    trouble.append("no answer")
+    with hf.Holdfast(MemoryStore()) as app:
+        with pytest.raises(ValueError, match="no answer"):
+            app.run(without_end, "failing", 0, run_id="r")
+        assert app.run(without_end, "failing", 0, run_id="r") == "the end"
+        assert [city for city, _ in booked] == ["Rome 0", "Rome 1"]
+
+
+@hf.agent
+async def giving_up(day: int) -> str:
+    if day == 0:
+        try:
+            await failing("Rome")
+        except ValueError:
+            hf.continue_as(1)
+    await confirm()
+    return "the end"
+
+
+def test_a_child_of_an_earlier_generation_is_closed_by_whoever_takes_it() -> None:
+    trouble.extend(["the next generation fails", "so does the child"])
+    with hf.Holdfast(MemoryStore()) as app:
+        with pytest.raises(ValueError, match="the next generation fails"):
+            app.run(giving_up, 0, run_id="r")
+        with pytest.raises(hf.RunCancelled, match="begun anew"):
+            app.run(failing, "Rome", run_id="r.1")
+        assert not booked

@@ -221,6 +221,7 @@ def _continued(run: Run, agent: Agent[..., Any], ended: Continued) -> Life[BaseE
         run.awaits = set()
         return (yield from _waiting(run))
     yield from _cleanups(run)
+    _close_children(run)
     reach("continue.before")
     yield _left(run, continuation(run, ended))
     reach("continue.after")

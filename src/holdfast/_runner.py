@@ -325,10 +325,13 @@ def _forsaken(engine: Engine, order: Order, journal: Journal) -> list[rec.Record
     found = engine.store.load(parent["run"]) if parent else None
     if found is None:
         return []
-    head, called = found[0], Journal.load(*found).histories.get(parent["step"])
+    head, above = found[0], Journal.load(*found)
+    called = above.histories.get(parent["step"])
     why = f"its parent is {head.status}" if head.status in ("done", "cancelled") else ""
     if called is not None and called.child == order.run_id and isinstance(called.outcome, rec.StepBrokenOff):
         why = f"step {parent['step']} of its parent, which had called it, was cancelled"
+    if above.continued is not None and order.run_id not in above.open_children():
+        why = "its parent has begun anew"
     return [rec.RunCancelled(by=f"run {head.run_id}", reason=why)] if why else []
 
 
@@ -466,23 +469,28 @@ async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
             raise
 
 
-def _was_broken_off(outcome: Returned | Raised) -> bool:
-    return isinstance(outcome, Raised) and not isinstance(outcome.error, Exception)
+def _was_broken_off(outcome: Returned | Raised, continued: Continued | None) -> bool:
+    error = outcome.error if isinstance(outcome, Raised) else None
+    return isinstance(error, asyncio.CancelledError) if continued is not None else not isinstance(error, Exception | None)
 
 
 async def _joined(run: Run, scope: Scope, outcome: Returned | Raised) -> Returned | Raised:
     """The agent's code has ended, and so do the child runs that it started: they are waited for, and their failures count."""
+    continued = run.ended if isinstance(run.ended, Continued) else None
+    if continued is not None:
+        run.ended = None  # it ends this code, as a return would, and not what runs beside it
     with Group(scope, 1, 1) as group:
         group.begun = 1
         run.park_soon()
         while not all(task.done() for task in run.started_here):
-            for task in run.started_here if run.ended or run.cancelling or _was_broken_off(outcome) else ():
+            for task in run.started_here if run.ended or run.cancelling or _was_broken_off(outcome, continued) else ():
                 task.cancel()
             try:
                 await asyncio.wait(run.started_here)
             except asyncio.CancelledError as error:
                 outcome = Raised(error)
-    if isinstance(outcome, Raised):
+    run.ended = run.ended or continued
+    if isinstance(outcome, Raised) and (continued is None or isinstance(outcome.error, Exception | asyncio.CancelledError)):
         return outcome
     errors = [task.exception() for task in run.started_here if not task.cancelled()]
     return next((Raised(error) for error in errors if error is not None and not getattr(error, "__holdfast_asked__", False)), outcome)
