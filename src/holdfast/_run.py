@@ -434,8 +434,13 @@ class Run:
         return [*self.riders.take(replaying=self.turnstile.replaying), *records] if self.riders.any() else records
 
     def flush(self) -> None:
-        """Write what is held back, blocking until it is durable."""
-        if self.journal.held:
+        """Write what is held back and what rides, blocking until it is durable."""
+        with self.lock:
+            records = self.with_riders(())
+            ticket = self.committer.submit(self.journal, records) if records else None
+        if ticket is not None:
+            self.committer.settle(ticket)
+        elif self.journal.held:
             self.committer.flush(self.journal)
 
     def _alone(self) -> bool:
