@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import holdfast as hf
-from holdfast.errors import Refusal
+from crashing import dies_at, play
+from holdfast.errors import Refusal, StoreFailed
 from holdfast.stores.memory import MemoryStore
 
 booked: list[tuple[str, str]] = []
@@ -152,3 +153,58 @@ def test_a_child_of_an_earlier_generation_is_closed_by_whoever_takes_it() -> Non
         with pytest.raises(hf.RunCancelled, match="begun anew"):
             app.run(failing, "Rome", run_id="r.1")
         assert not booked
+
+
+@hf.agent
+async def planned(city: str) -> str:
+    try:
+        return await asking(city)
+    except hf.RunCancelled:
+        return "called off"
+
+
+def parked(app: hf.Holdfast) -> None:
+    with pytest.raises(hf.RunWaiting, match=r"child run 'p\.1' waits"):
+        app.run(planned, "Bern", run_id="p", wait=False)
+    assert not app.ready()
+
+
+def test_a_parent_is_ready_when_its_child_was_brought_to_its_end_without_it() -> None:
+    with hf.Holdfast(MemoryStore()) as app:
+        parked(app)
+        app.answer("p.1", "1", yes=True)
+        assert [run.run_id for run in app.ready()] == ["p.1"]
+        assert app.run(asking, "Bern", run_id="p.1") == "Bern booked"
+        assert [run.run_id for run in app.ready()] == ["p"]
+        assert app.run(planned, "Bern", run_id="p", wait=False) == "Bern booked"
+        assert not app.engine.store.letters(["p"])
+
+
+def test_a_parent_is_ready_when_its_child_was_cancelled() -> None:
+    with hf.Holdfast(MemoryStore()) as app:
+        parked(app)
+        app.cancel("p.1", by="ann")
+        assert [run.run_id for run in app.ready()] == ["p"]
+        assert app.run(planned, "Bern", run_id="p", wait=False) == "called off"
+
+
+@hf.agent
+async def reports() -> None:
+    await hf.send("hears", "noon", hf.now().isoformat())
+
+
+@hf.agent
+async def hears() -> str:
+    return await hf.receive("noon", str)
+
+
+def test_a_time_that_was_sent_is_the_same_when_the_sending_is_repeated() -> None:
+    store = dies_at("step.done", "1")
+    with pytest.raises(hf.RunWaiting):
+        play(store, hears, run_id="hears")
+    with pytest.raises(StoreFailed):
+        play(store, reports)
+    store.mend()
+    play(store, reports)
+    first, again = store.letters(["hears"])
+    assert first.body == again.body  # so that its key tells it for the one that is there

@@ -151,6 +151,23 @@ def test_after_its_time_the_run_holds_nothing_and_goes_on_by_replay(tmp_path: Pa
         assert OPENED == ["open", "close"] * 2
 
 
+async def _calls() -> str:
+    return str(await ASKING["async"]())
+
+
+def _calls_blocking() -> str:
+    return str(ASKING["def"]())
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_parent_stays_in_place_for_its_child_no_longer_than_it_may(mode: str) -> None:
+    parent = hf.agent(name="parent")(_calls if mode == "async" else _calls_blocking)
+    with hf.Holdfast("memory:", clock=Ticking()) as app:
+        with pytest.raises(hf.RunWaiting):
+            app.run(parent, run_id="r", wait=False, park_after="30s")
+        assert status(app.store) == status(app.store, "r.1") == "waiting"
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_where_nobody_waits_a_run_parks_at_once_unless_it_was_told_otherwise_itself(mode: str) -> None:
     with hf.Holdfast("memory:", park_after="1d") as app:

@@ -205,8 +205,9 @@ class Calling:
         yield Pause(PARK_CHECK_S)  # a branch that has just ended may have something to say before the run parks
         while not moved(self._engine, parking):
             run.check()
-            yield WaitForPerson(f"child:{parking.run_id}", run.clock.now_us() + int(POLL_S * 1e6), call.step_id)
+            yield WaitForPerson(f"child:{parking.run_id}", run.clock.now_us() + int(POLL_S * 1e6), call.step_id, looks=True)
         del run.parked[call.step_id]
+        run.stay.begin_anew()
 
     def _account(self, call: Call, nested: Nested) -> None:
         """What the child spent since the parent last counted it."""

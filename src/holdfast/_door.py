@@ -111,7 +111,7 @@ def _end_at_the_edge(call: Call, asked: rec.RunUndoing) -> Life[NoReturn]:
     if not run.blocking and not call.spec.is_async:
         raise Cancelled(asked.by, asked.reason)  # waiting here would stop the event loop, and with it the other lines
     while not run.knows_all():
-        yield WaitForPerson(f"edge:{call.step_id}", run.clock.now_us() + int(EDGE_S * 1e6))
+        yield WaitForPerson(f"edge:{call.step_id}", run.clock.now_us() + int(EDGE_S * 1e6), looks=True)
     run.unwind(Parked())
     raise Parked
 

@@ -24,7 +24,7 @@ from ._drive import drive_async, drive_blocking
 from ._ending import Raised, Returned, concluded
 from ._failpoints import reach
 from ._journal import Journal
-from ._lease import Keeper, Observer, deliver
+from ._lease import CHILD, Keeper, Observer, deliver
 from ._ledger import recorded
 from ._replay import UNDO
 from ._run import EDGE_S, Group, Nest, OnAsk, Parking, Run, Scope, active, place
@@ -442,6 +442,19 @@ def _until_moved(engine: Engine, order: Order, parking: Parking) -> Errand:
             return
 
 
+def wake_parent(engine: Engine, journal: Journal) -> None:
+    """Tell the parent of a child that ends without it; before the end is recorded, so that no crash can keep it from being told."""
+    parent = journal.started.parent.get("run") if journal.started is not None else None
+    head = engine.store.head(parent) if parent else None
+    if head is not None and head.status not in ("done", "cancelled"):
+        engine.store.post(head.run_id, CHILD, b"{}", engine.clock.now_us())
+
+
+def _tell_parent(engine: Engine, run: Run) -> None:
+    if run.above is None and not isinstance(run.ended, Parked | Continued):
+        wake_parent(engine, run.journal)
+
+
 async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
     with _Stage(engine, run) as scope:
         task = asyncio.current_task()
@@ -457,6 +470,7 @@ async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
         if run.started_here:
             outcome = await _joined(run, scope, outcome)
         run.root = None
+        _tell_parent(engine, run)
         for _ in range(run.root_cancels):
             task.uncancel()  # what the engine did to unwind the code is not a cancellation from outside
         try:
@@ -504,6 +518,7 @@ def _play_blocking(engine: Engine, order: Order, run: Run) -> Any:
             outcome: Returned | Raised = Returned(order.agent.fn(*args, **kwargs))
         except BaseException as error:  # noqa: BLE001 (conclude decides what every way to end means)
             outcome = Raised(error)
+        _tell_parent(engine, run)
         return drive_blocking(concluded(run, order.agent, outcome), run, scope)
 
 
