@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import holdfast as hf
-from crashing import dies_at, play
-from holdfast.errors import Refusal, StoreFailed
+from crashing import FailingStore, dies_at, play
+from holdfast.errors import ChildStopped, Refusal, StoreFailed
+from holdfast.retention import Retention
+from holdfast.store import Query
 from holdfast.stores.memory import MemoryStore
 
 booked: list[tuple[str, str]] = []
@@ -208,3 +212,100 @@ def test_a_time_that_was_sent_is_the_same_when_the_sending_is_repeated() -> None
     play(store, reports)
     first, again = store.letters(["hears"])
     assert first.body == again.body  # so that its key tells it for the one that is there
+
+
+@hf.agent
+async def hurried(city: str) -> str:
+    try:
+        async with hf.timeout("20ms"):
+            return await asking(city)
+    except TimeoutError:
+        return await hf.ask("What now?", str)
+
+
+@hf.agent
+async def racing(city: str) -> str:
+    return str(await hf.first(asking(city), pick(1))) + await hf.ask("What now?", str)
+
+
+@pytest.mark.parametrize("agent", [hurried, racing])
+def test_a_child_that_a_crash_kept_from_being_cancelled_is_cancelled_when_its_parent_goes_on(agent: Any) -> None:
+    store = dies_at("run.cancelled")
+    with pytest.raises(StoreFailed):
+        play(store, agent, "Rome")
+    store.mend()
+    with pytest.raises(hf.RunWaiting, match="What now"):
+        play(store, agent, "Rome")
+    assert {head.status for head in store.heads(Query()) if head.run_id != "r"} == {"cancelled"}
+
+
+def test_a_fork_of_a_child_is_a_run_of_its_own() -> None:
+    with failed_tour("Rome") as app:
+        assert app.run(tour, "Rome", run_id="t") == "Rome booked"
+        other = app.fork("t.2", at=0, effects="repeat")
+        assert app.run(trip, "Rome", run_id=other) == "Rome booked"
+        assert not app.show(other).parent
+        assert len({key for _, key in booked}) == 2
+
+
+@hf.agent
+async def daily(day: int) -> str:
+    await book(f"day {day}")
+    if day < 2:
+        hf.continue_as(day + 1)
+    return "the end"
+
+
+def test_a_fork_from_the_beginning_begins_with_the_generation_that_the_run_is_in() -> None:
+    with hf.Holdfast(MemoryStore()) as app:
+        app.run(daily, 0, run_id="r")
+        other = app.fork("r", at=0)
+        with pytest.raises(hf.RunWaiting, match="the same call was made at step 1 of run r"):
+            app.run(daily, 0, run_id=other, wait=False)
+        assert [city for city, _ in booked] == ["day 0", "day 1", "day 2"]
+
+
+@hf.agent(name="sum")
+async def number() -> int:
+    await book("a number")
+    return 1
+
+
+@hf.agent(name="sum")
+async def word() -> list[str]:
+    await book("a number")
+    return ["one"]
+
+
+def caller(child: Any, name: str = "calls") -> Any:
+    async def calls() -> str:
+        try:
+            return str(await child())
+        except Exception:  # noqa: BLE001 (as careless code does)
+            return await book("something else")
+
+    return hf.agent(name=name)(calls)
+
+
+def test_a_child_whose_result_cannot_be_read_is_no_failure_that_its_parent_may_answer() -> None:
+    store = FailingStore(lambda row: row.kind == "step.done" and b'"sum"' in row.body)
+    with pytest.raises(StoreFailed):
+        play(store, caller(caller(number), "above"))
+    store.mend()
+    for _ in range(2):
+        with pytest.raises(ChildStopped, match="does not fit its type"):
+            play(store, caller(caller(word), "above"))
+    assert play(store, caller(caller(number), "above")) == "1"
+    assert [city for city, _ in booked] == ["a number"]
+
+
+def test_a_child_is_not_pruned_before_its_parent_has_ended() -> None:
+    store = dies_at("step.done", "2")
+    with pytest.raises(StoreFailed):
+        play(store, tour, "Rome")
+    store.mend()
+    with hf.Holdfast(store) as app:
+        app.prune(Retention(max_age=0), dry_run=False)
+        assert app.show("r.2").status == "done"
+    assert play(store, tour, "Rome") == "Rome booked"
+    assert [city for city, _ in booked] == ["Rome"]

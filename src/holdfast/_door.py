@@ -63,7 +63,15 @@ def _cancelled_by_the_journal(call: Call) -> Life[None]:
                 yield Turn(block.seq if block.doomed else (yield Commit(fired)))
                 raise TimeoutError
     if call.scope.to_be_cancelled() or (call.run.blocking and call.scope.lost):
+        _drop_child(call)
         yield Hang()
+
+
+def _drop_child(call: Call) -> None:
+    """A crash came between what cancels the call of a child and the end of the child."""
+    history = call.run.journal.histories.get(call.step_id)
+    if history is not None and history.child and history.outcome is None and call.run.nest is not None:
+        call.run.nest.drop(call, history.child)
 
 
 def model_changes(call: Call, usage: Sequence[rec.Json]) -> list[rec.ModelChanged]:

@@ -236,8 +236,8 @@ def _still_needed(engine: Engine, journal: Journal) -> str:
         return f"step {doubts[0][0]}, {doubts[0][1].name}, is in doubt; `holdfast inbox` shows how to settle it"
     if journal.undoing is not None and journal.head.status != "cancelled":
         return "it is to be undone"
-    parent = getattr(journal.started, "parent", "")
-    above = engine.store.head(parent) if isinstance(parent, str) and parent else None
+    parent = journal.started.parent.get("run") if journal.started is not None else None
+    above = engine.store.head(parent) if parent else None
     return f"its parent {parent} has not ended" if above is not None and above.status not in FINAL else ""
 
 

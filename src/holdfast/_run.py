@@ -283,6 +283,9 @@ class Nest(Protocol):
     def call(self, agent: Agent[..., Any], scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an agent as a child run."""
 
+    def drop(self, call: Call, child: str) -> None:
+        """Cancel a child whose call was cancelled."""
+
     def close(self, run: Run) -> None:
         """The run is over: cancel what it has begun inside and not finished."""
 
@@ -436,12 +439,7 @@ class Run:
     def flush(self) -> None:
         """Write what is held back and what rides, blocking until it is durable."""
         with self.lock:
-            records = self.with_riders(())
-            ticket = self.committer.submit(self.journal, records) if records else None
-        if ticket is not None:
-            self.committer.settle(ticket)
-        elif self.journal.held:
-            self.committer.flush(self.journal)
+            self.committer.flush(self.journal, self.with_riders(()))
 
     def _alone(self) -> bool:
         return not self.branches and self.calls <= 1

@@ -33,7 +33,7 @@ Effects: TypeAlias = Literal["ask", "reuse", "repeat"]
 """What becomes of a call that was made already after the point: a person says, its result is taken over, or it is made again."""
 
 BEGINNING = "0"
-"""The point before the first step."""
+"""The point before the first step, of this generation where the run has begun anew."""
 
 STATE = "state."
 """Part of the name of every state object."""
@@ -131,7 +131,7 @@ def fork(
 def point(journal: Journal, step_id: str) -> int:
     """Where the outcome of a step stands in the journal, which what comes after it is measured by; of a group, that of its last step."""
     if step_id == BEGINNING:
-        return 1
+        return journal.began
     history, run_id = journal.histories.get(step_id), journal.head.run_id
     if history is not None and history.outcome is not None:
         return history.outcome_seq
@@ -364,7 +364,7 @@ def _as_copy(source: str, record: rec.Record, *, late: bool) -> rec.Record:
     """A record as it stands in the fork: an edit that came after the point has no more to go back from."""
     match record:
         case rec.RunStarted():
-            return record.but(fork_of=source)
+            return record.but(fork_of=source, parent={})  # nobody waits for it
         case rec.StepEdited() | rec.StateEdited() if late:
             return record.but(in_fork=True)
     return record
