@@ -207,12 +207,12 @@ def test_a_run_that_is_created_anew_while_it_is_pruned_is_refused(app: hf.Holdfa
 def test_a_child_stays_until_its_parent_has_ended(app: hf.Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     play(app, "crash", "child")
     started = Journal.load(*(app.store.load("child") or pytest.fail("it is not there"))).started
-    parents = {"child": "crash"}
+    parents = {"child": {"run": "crash", "step": "1"}}
     real = _pruning._still_needed
 
     def with_parent(engine: Any, journal: Any) -> str:
         class Child:
-            parent = parents.get(journal.head.run_id, "")
+            parent = parents.get(journal.head.run_id, {})
             fingerprint = started.fingerprint if started else ""
 
         kept, journal.started = journal.started, Child()
