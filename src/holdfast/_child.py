@@ -48,7 +48,6 @@ from .errors import (
     Parked,
     Refusal,
     RunCancelled,
-    RunConflict,
     RunFailed,
     RunInterrupted,
     RunPruned,
@@ -66,7 +65,7 @@ POLL_S = 0.1
 KEPT_OF_PARENT = 80
 """Characters of the parent's id with which the id of a child begins, where both together are too long."""
 
-UNUSABLE = (ChildStopped, Damaged, RunConflict, RunPruned, RunRepaired, UndecodableResult)
+UNUSABLE = (ChildStopped, Damaged, RunPruned, RunRepaired, UndecodableResult)
 """What keeps a child from being taken up, or its result from being read; nothing that code could answer to."""
 
 RAISED = (RunCancelled, RunFailed, BudgetExceeded, Refusal)
