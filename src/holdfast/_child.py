@@ -44,6 +44,7 @@ from .errors import (
     BranchLost,
     BudgetExceeded,
     ChildStopped,
+    Damaged,
     LeaseLost,
     LostContext,
     Misuse,
@@ -54,8 +55,10 @@ from .errors import (
     RunFailed,
     RunInterrupted,
     RunPruned,
+    RunRepaired,
     RunWaiting,
     StoreError,
+    UndecodableResult,
     UndoFailed,
     Unwinding,
     WrongMode,
@@ -66,6 +69,9 @@ POLL_S = 0.1
 
 KEPT_OF_PARENT = 80
 """Characters of the parent's id with which the id of a child begins, where both together are too long."""
+
+UNUSABLE = (ChildStopped, Damaged, RunPruned, RunRepaired, UndecodableResult)
+"""What keeps a child from being taken up, or its result from being read; nothing that code could answer to."""
 
 RAISED = (RunCancelled, RunFailed, RunPruned, BudgetExceeded, Refusal)
 """Errors of a child run, beside the builtin ones, that its parent gets as themselves."""
@@ -102,6 +108,10 @@ class Children:
             raise Misuse("hf.start was called in a branch, which runs beside others already; nothing was started. Call the agent itself")
         wish = Wish(run_id, tags, budget, threaded=not agent.is_async)
         return Started(self.engine, Call(self._spec(agent, wish, is_async=True), scope, scope.reserve(), args, {}), run_id)
+
+    def drop(self, call: Call, child: str) -> None:
+        """Cancel a child whose call was cancelled, as the journal says."""
+        _dropped(self.engine, call, child)
 
     def close(self, run: Run) -> None:
         """Cancel the children that the run did not come to the end of; one that failed stays failed, and cannot go on without it."""
@@ -148,11 +158,13 @@ class Calling:
                 if isinstance(outcome, Returned):
                     return Came(outcome.value)
                 yield from self._followed(call, nested, outcome.error)
+        except UNUSABLE as error:
+            raise call.run.stop(ChildStopped(child, f"{error}")) from error
         except (asyncio.CancelledError, BranchLost):
             if call.run.ended is None:
                 call.run.parked.pop(call.step_id, None)
             if call.run.ended is None and call.scope.cause():
-                _closed(self._engine, child, by=f"run {call.run.id}", reason=f"step {call.step_id}, which had called it, was cancelled")
+                _dropped(self._engine, call, child)
             raise
         finally:
             self._account(call, nested)
@@ -236,8 +248,9 @@ class Calling:
         yield Pause(PARK_CHECK_S)  # a branch that has just ended may have something to say before the run parks
         while not moved(self._engine, parking):
             run.check()
-            yield WaitForPerson(f"child:{parking.run_id}", run.clock.now_us() + int(POLL_S * 1e6), call.step_id)
+            yield WaitForPerson(f"child:{parking.run_id}", run.clock.now_us() + int(POLL_S * 1e6), call.step_id, looks=True)
         del run.parked[call.step_id]
+        run.stay.begin_anew()
 
     def _account(self, call: Call, nested: Nested) -> None:
         """What the child spent since the parent last counted it."""
@@ -363,6 +376,10 @@ def _closed(engine: Engine, child: str, *, by: str, reason: str) -> None:
     if head is not None and head.status not in ("done", "cancelled"):
         with suppress(Refusal):
             _operate.cancel(engine, child, by=by, reason=reason)
+
+
+def _dropped(engine: Engine, call: Call, child: str) -> None:
+    _closed(engine, child, by=f"run {call.run.id}", reason=f"step {call.step_id}, which had called it, was cancelled")
 
 
 class Started:

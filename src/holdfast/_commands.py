@@ -53,12 +53,13 @@ class Pause(NamedTuple):
 class WaitForPerson(NamedTuple):
     """Wait until somebody has spoken about `step_id`, or until a time; the run may park meanwhile.
 
-    `waiting` is the step that waits, where that is another.
+    `waiting` is the step that waits, where that is another; `looks` says that the time is only that to look again.
     """
 
     step_id: str
     until_us: int = 0
     waiting: str = ""
+    looks: bool = False
 
 
 class Hang(NamedTuple):

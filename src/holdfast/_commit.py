@@ -76,9 +76,9 @@ class Committer:
         """Write, blocking until it is durable, and give the seq of the last record; the letters it takes go with it."""
         return self.settle(self.submit(journal, records, takes))
 
-    def flush(self, journal: Journal) -> None:
-        """Write what this run holds back, blocking until it is durable."""
-        self.settle(self._put(Ticket(journal, (), guard=lambda: bool(journal.held))))
+    def flush(self, journal: Journal, riders: Sequence[rec.Record] = ()) -> None:
+        """Write what this run holds back, and what rides, blocking until it is durable."""
+        self.settle(self._put(Ticket(journal, riders, guard=lambda: bool(riders or journal.held))))
 
     def flush_soon(self, journal: Journal) -> None:
         """The same when convenient; nobody waits for it."""

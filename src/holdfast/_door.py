@@ -63,7 +63,15 @@ def _cancelled_by_the_journal(call: Call) -> Life[None]:
                 yield Turn(block.seq if block.doomed else (yield Commit(fired)))
                 raise TimeoutError
     if call.scope.to_be_cancelled() or (call.run.blocking and call.scope.lost):
+        _drop_child(call)
         yield Hang()
+
+
+def _drop_child(call: Call) -> None:
+    """A crash came between what cancels the call of a child and the end of the child."""
+    history = call.run.journal.histories.get(call.step_id)
+    if history is not None and history.child and history.outcome is None and call.run.nest is not None:
+        call.run.nest.drop(call, history.child)
 
 
 def model_changes(call: Call, usage: Sequence[rec.Json]) -> list[rec.ModelChanged]:
@@ -111,7 +119,7 @@ def _end_at_the_edge(call: Call, asked: rec.RunUndoing) -> Life[NoReturn]:
     if not run.blocking and not call.spec.is_async:
         raise Cancelled(asked.by, asked.reason)  # waiting here would stop the event loop, and with it the other lines
     while not run.knows_all():
-        yield WaitForPerson(f"edge:{call.step_id}", run.clock.now_us() + int(EDGE_S * 1e6))
+        yield WaitForPerson(f"edge:{call.step_id}", run.clock.now_us() + int(EDGE_S * 1e6), looks=True)
     run.unwind(Parked())
     raise Parked
 

@@ -264,7 +264,7 @@ async def _person_async(run: Run, scope: Scope, command: WaitForPerson) -> None:
             await asyncio.wait([waiter.future], timeout=_patience_s(run, command))
         _raise_if_unwound(waiter)
     finally:
-        _waited(run, scope, waiter)
+        _waited(run, scope, waiter, looks=command.looks)
 
 
 def _person_blocking(run: Run, scope: Scope, command: WaitForPerson) -> None:
@@ -281,7 +281,7 @@ def _person_blocking(run: Run, scope: Scope, command: WaitForPerson) -> None:
         if scope.lost:
             raise BranchLost
     finally:
-        _waited(run, scope, waiter)
+        _waited(run, scope, waiter, looks=command.looks)
 
 
 def _stay_blocking(run: Run, waiter: Waiter, command: WaitForPerson) -> None:
@@ -306,10 +306,11 @@ def _waiting(run: Run, scope: Scope, command: WaitForPerson) -> Waiter:
     return waiter
 
 
-def _waited(run: Run, scope: Scope, waiter: Waiter) -> None:
+def _waited(run: Run, scope: Scope, waiter: Waiter, *, looks: bool) -> None:
     scope.doubts -= 1
     run.waiters.remove(waiter)
-    run.stay.begin_anew()
+    if not looks or waiter.event.is_set():
+        run.stay.begin_anew()
 
 
 def _raise_if_unwound(waiter: Waiter) -> None:

@@ -63,8 +63,8 @@ class Journal:
     """The records of one run that this process knows, and the place where the next ones are sealed."""
 
     __slots__ = (
-        "_held_bytes", "_held_refs", "_unsettled", "asks", "behind", "broken", "claims", "continued", "forked", "gate", "generation",
-        "groups", "head", "held", "histories", "keeps", "ledger", "looks", "milestone", "models", "partials", "pending",
+        "_held_bytes", "_held_refs", "_unsettled", "asks", "began", "behind", "broken", "claims", "continued", "forked", "gate",
+        "generation", "groups", "head", "held", "histories", "keeps", "ledger", "looks", "milestone", "models", "partials", "pending",
         "prints", "silences", "started", "states", "superseded", "taken", "times", "turned", "undoing", "unread", "verdict", "waits",
     )  # fmt: skip
 
@@ -98,6 +98,7 @@ class Journal:
         self.milestone = ""
         self.partials: dict[str, dict[str, rec.StepPartial]] = {}
         self.continued: rec.RunContinued | None = None
+        self.began = 1  # where its generation begins
         self.held: list[Row] = []
         self._held_bytes = self.pending = 0
         self._held_refs: tuple[str, ...] = ()
@@ -260,6 +261,7 @@ class Journal:
                 self.retrace()
             case rec.RunContinued():
                 self._begin_anew(record)
+                self.began = row.seq
             case rec.RunAccepted() | rec.RunForked() | rec.StepEdited() | rec.StateEdited():
                 self._turn(record, row.epoch)
             case _:

@@ -32,6 +32,8 @@ LONG_STEP_S = 0.1
 HELD_S = 1.0
 """How long the outcome of a safe step is held back at the most."""
 
+CHILD = "child"
+"""The letter that a child comes to its end which its parent does not execute: it wakes the parent, and the next life of that takes it."""
 
 log = logging.getLogger("holdfast")
 
@@ -144,7 +146,7 @@ class Keeper:
         """Read what others want of the runs that execute here."""
         for letter in self._store.letters(list(self.runs)):
             run = self.runs.get(letter.run_id)
-            if run is not None and letter.letter_id not in run.heard:
+            if run is not None and letter.letter_id not in run.heard and letter.kind != CHILD:
                 deliver(run, letter)
 
 
@@ -173,6 +175,8 @@ def deliver(run: Run, letter: Letter) -> None:
             _message(run, body, letter)
         case "budget" if body and _limits(body):
             _told(run, rec.BudgetSet(step_id=BUDGET, limits=_limits(body), by=body["by"], reason=body.get("reason", "")), letter)
+        case "child":
+            run.stale.append(letter.letter_id)
         case _:
             run.stale.append(letter.letter_id)
             log.warning("run %s got a letter of kind %r that cannot be read; it is taken and ignored", run.id, letter.kind)

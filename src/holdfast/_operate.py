@@ -19,7 +19,7 @@ from ._inspect import loaded
 from ._journal import Journal
 from ._ledger import BUDGET
 from ._replay import Question
-from ._runner import Engine, Order, escaped, silent
+from ._runner import Engine, Order, escaped, silent, wake_parent
 from .budget import Budget, shown
 from .errors import LeaseLost, Refusal, UnknownAgent, Unwinding
 from .store import Head
@@ -196,8 +196,17 @@ def cancel(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
 
     record = rec.RunCancelled(by=checked_text(by, "by"), reason=checked_text(reason, "reason"))
     cancel_children(engine, run_id)
+    _wake_parent(engine, run_id, by)
     owned = _tell(engine, run_id, not_final, [record], kind="cancel", letter={"by": by, "reason": reason}, why=f"cancel by {by}")
     return "its owner has been told to stop" if owned else f"the run is cancelled{_left_in_doubt(engine, run_id)}"
+
+
+def _wake_parent(engine: Engine, run_id: str, by: str) -> None:
+    """A child that somebody else than its parent cancels while nobody owns it: else its owner tells the parent, or is the parent's."""
+    child = Journal.load(*loaded(engine, run_id))
+    above = child.started.parent.get("run") if child.started is not None else None
+    if above and by != f"run {above}" and child.head.status not in ("done", "cancelled") and not _is_owned(engine, child.head):
+        wake_parent(engine, child)
 
 
 def cancel_children(engine: Engine, run_id: str) -> None:

@@ -287,6 +287,9 @@ class Nest(Protocol):
     def call(self, agent: Agent[..., Any], scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call an agent as a child run."""
 
+    def drop(self, call: Call, child: str) -> None:
+        """Cancel a child whose call was cancelled."""
+
     def close(self, run: Run) -> None:
         """The run is over: cancel what it has begun inside and not finished."""
 
@@ -438,9 +441,9 @@ class Run:
         return [*self.riders.take(replaying=self.turnstile.replaying), *records] if self.riders.any() else records
 
     def flush(self) -> None:
-        """Write what is held back, blocking until it is durable."""
-        if self.journal.held:
-            self.committer.flush(self.journal)
+        """Write what is held back and what rides, blocking until it is durable."""
+        with self.lock:
+            self.committer.flush(self.journal, self.with_riders(()))
 
     def _alone(self) -> bool:
         return not self.branches and self.calls <= 1

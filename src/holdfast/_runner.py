@@ -24,7 +24,7 @@ from ._drive import drive_async, drive_blocking
 from ._ending import Raised, Returned, concluded
 from ._failpoints import reach
 from ._journal import Journal
-from ._lease import Keeper, Observer, deliver
+from ._lease import CHILD, Keeper, Observer, deliver
 from ._ledger import recorded
 from ._replay import UNDO
 from ._run import EDGE_S, Group, Nest, OnAsk, Parking, Run, Scope, active, place
@@ -281,11 +281,19 @@ def _stay(engine: Engine, order: Order) -> Stay:
     length_s = order.park_after_s if order.park_after_s is not None else engine.park_after_s * order.wait
 
     def begun() -> None:
-        if order.wait and not (order.voice is not None and order.voice.put(order.run_id)) and _asks(engine, order.run_id):
+        waiting = [order.run_id, *_below(engine, order.run_id)] if order.wait else []
+        if not (order.voice is not None and any(map(order.voice.put, waiting))) and any(_asks(engine, run_id) for run_id in waiting):
             told = f"run {order.run_id!r} waits, and its code stays open meanwhile"
             sys.stderr.write(f"holdfast: {told}; `holdfast inbox` shows the commands that answer\n")
 
     return Stay(engine.clock, length_s, begun=begun, look=order.voice.look if order.voice is not None else lambda: None)
+
+
+def _below(engine: Engine, run_id: str) -> list[str]:
+    """The child runs that a run waits for, and those that they wait for."""
+    found = engine.store.load(run_id)
+    children = [] if found is None else [resting(engine, child) for child in Journal.load(*found).open_children()]
+    return [one.run_id for child in children if child is not None for one in child.family()]
 
 
 def _asks(engine: Engine, run_id: str) -> bool:
@@ -333,10 +341,13 @@ def _forsaken(engine: Engine, order: Order, journal: Journal) -> list[rec.Record
     if found is None:
         grave = engine.store.tombstone(parent["run"]) if parent and isinstance(engine.store, Prunable) else None
         return [rec.RunCancelled(by=f"run {grave.run_id}", reason=f"its parent was {grave.status}, and is pruned")] if grave else []
-    head, called = found[0], Journal.load(*found).histories.get(parent["step"])
+    head, above = found[0], Journal.load(*found)
+    called = above.histories.get(parent["step"])
     why = f"its parent is {head.status}" if head.status in ("done", "cancelled") else ""
     if called is not None and called.child == order.run_id and isinstance(called.outcome, rec.StepBrokenOff):
         why = f"step {parent['step']} of its parent, which had called it, was cancelled"
+    if above.continued is not None and order.run_id not in above.open_children():
+        why = "its parent has begun anew"
     return [rec.RunCancelled(by=f"run {head.run_id}", reason=why)] if why else []
 
 
@@ -457,6 +468,19 @@ def _until_moved(engine: Engine, order: Order, parking: Parking) -> Errand:
             return
 
 
+def wake_parent(engine: Engine, journal: Journal) -> None:
+    """Tell the parent of a child that ends without it; before the end is recorded, so that no crash can keep it from being told."""
+    parent = journal.started.parent.get("run") if journal.started is not None else None
+    head = engine.store.head(parent) if parent else None
+    if head is not None and head.status not in ("done", "cancelled"):
+        engine.store.post(head.run_id, CHILD, b"{}", engine.clock.now_us())
+
+
+def _tell_parent(engine: Engine, run: Run) -> None:
+    if run.above is None and not isinstance(run.ended, Parked | Continued):
+        wake_parent(engine, run.journal)
+
+
 async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
     with _Stage(engine, run) as scope:
         task = asyncio.current_task()
@@ -472,6 +496,7 @@ async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
         if run.started_here:
             outcome = await _joined(run, scope, outcome)
         run.root = None
+        _tell_parent(engine, run)
         for _ in range(run.root_cancels):
             task.uncancel()  # what the engine did to unwind the code is not a cancellation from outside
         try:
@@ -525,6 +550,7 @@ def _play_blocking(engine: Engine, order: Order, run: Run) -> Any:
             outcome: Returned | Raised = Returned(order.agent.fn(*args, **kwargs))
         except BaseException as error:  # noqa: BLE001 (conclude decides what every way to end means)
             outcome = Raised(error)
+        _tell_parent(engine, run)
         return drive_blocking(concluded(run, order.agent, outcome), run, scope)
 
 

@@ -33,7 +33,7 @@ Effects: TypeAlias = Literal["ask", "reuse", "repeat"]
 """What becomes of a call that was made already after the point: a person says, its result is taken over, or it is made again."""
 
 BEGINNING = "0"
-"""The point before the first step."""
+"""The point before the first step, of this generation where the run has begun anew."""
 
 STATE = "state."
 """Part of the name of every state object."""
@@ -147,7 +147,7 @@ def _beginning(rows: Sequence[Row]) -> int:
 def point(journal: Journal, step_id: str) -> int:
     """Where the outcome of a step stands in the journal, which what comes after it is measured by; of a group, that of its last step."""
     if step_id == BEGINNING:
-        return 1
+        return journal.began
     history, run_id = journal.histories.get(step_id), journal.head.run_id
     if history is not None and history.outcome is not None:
         return history.outcome_seq
