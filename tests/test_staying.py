@@ -196,15 +196,6 @@ def test_a_parent_stays_in_place_for_its_child_no_longer_than_it_may(mode: str) 
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_whoever_waits_in_place_is_told_what_a_child_asks(tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
-    parent = hf.agent(name="parent")(_asks_below if mode == "async" else _asks_below_blocking)
-    path = tmp_path / "runs.db"
-    with when_asked(path, "answer", "r.1/1", "1234", "--by", "ann") as on_ask, hf.Holdfast(path, on_ask=on_ask) as app:
-        assert app.run(parent, run_id="r", park_after=LONG) == "1234"
-    assert "run 'r' waits, and its code stays open" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("mode", MODES)
 def test_where_nobody_waits_a_run_parks_at_once_unless_it_was_told_otherwise_itself(mode: str) -> None:
     with hf.Holdfast("memory:", park_after="1d") as app:
         with pytest.raises(hf.RunWaiting):

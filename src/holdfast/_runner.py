@@ -281,19 +281,11 @@ def _stay(engine: Engine, order: Order) -> Stay:
     length_s = order.park_after_s if order.park_after_s is not None else engine.park_after_s * order.wait
 
     def begun() -> None:
-        waiting = [order.run_id, *_below(engine, order.run_id)] if order.wait else []
-        if not (order.voice is not None and any(map(order.voice.put, waiting))) and any(_asks(engine, run_id) for run_id in waiting):
+        if order.wait and not (order.voice is not None and order.voice.put(order.run_id)) and _asks(engine, order.run_id):
             told = f"run {order.run_id!r} waits, and its code stays open meanwhile"
             sys.stderr.write(f"holdfast: {told}; `holdfast inbox` shows the commands that answer\n")
 
     return Stay(engine.clock, length_s, begun=begun, look=order.voice.look if order.voice is not None else lambda: None)
-
-
-def _below(engine: Engine, run_id: str) -> list[str]:
-    """The child runs that a run waits for, and those that they wait for."""
-    found = engine.store.load(run_id)
-    children = [] if found is None else [resting(engine, child) for child in Journal.load(*found).open_children()]
-    return [one.run_id for child in children if child is not None for one in child.family()]
 
 
 def _asks(engine: Engine, run_id: str) -> bool:
