@@ -30,8 +30,9 @@ RESULTS = {
 RUNS = {"async": 7, "def": 8}
 POINTS = {
     0: (
-        "claim.after", "child.before", "child.after", "child.before_take", "child.after_take", "effect.after_body", "run.before_done",
-        "run.after_done", "wait.before_outcome", "wait.after_outcome", "park.after",
+        "claim.before", "claim.after", "child.before", "child.after", "child.before_take", "child.after_take", "effect.after_intent",
+        "effect.after_body", "effect.after_outcome", "run.before_done", "run.after_done", "ask.before", "ask.after", "wait.before_outcome",
+        "wait.after_outcome", "park.before", "park.after",
     ),
     1: ("answer.before", "answer.after"),
     2: ("claim.after", "child.before_take", "child.after_take", "wait.after_outcome", "run.before_done"),
