@@ -96,8 +96,9 @@ class Nested:
 
     def origin(self) -> str:
         """The root of the child's keys: another one in every branch of its parent's history."""
-        generation = self.call.run.journal.generation
-        return f"{self.call.run.origin}/{self.call.step_id}{f'~{generation}' if generation else ''}"
+        run, forked = self.call.run, self.call.run.journal.forked
+        origin, generation = run.origin if forked is None else forked.origin, run.journal.generation
+        return f"{origin}/{self.call.step_id}{f'~{generation}' if generation else ''}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
