@@ -104,6 +104,11 @@ class Model:
         last = max(self.told.children, default=0)
         return [number for number in sorted(self.told.done) if number >= last]
 
+    def correctable(self, numbers: Iterable[int]) -> list[int]:
+        """Those of these acts whose results can be edited."""
+        found = set(numbers) & self.told.done
+        return [number for number, _ in self.numbered("step", "effect", "ask") if number in found]
+
     def go_back(self, number: int, policy: str) -> None:
         """Somebody edited that act: what came after it is given up, and effects among it come again as he says."""
         for later, what in self.numbered("effect"):

@@ -28,13 +28,15 @@ from holdfast.store import Head, Query
 WORDS = st.sampled_from(["step", "effect", "step", "effect", "ask", "sleep", "receive"])
 GRANDCHILD = st.lists(WORDS, min_size=1, max_size=2)
 CHILD = st.lists(st.one_of(WORDS, WORDS, WORDS, GRANDCHILD), min_size=1, max_size=3)
-PLAN = st.lists(st.one_of(WORDS, WORDS, WORDS, CHILD), min_size=1, max_size=5)
+FLAT = st.lists(WORDS, min_size=3, max_size=6)
+PLAN = st.one_of(FLAT, FLAT, st.lists(st.one_of(WORDS, WORDS, WORDS, CHILD), min_size=1, max_size=5))
 POLICIES = st.sampled_from(["ask", "reuse", "repeat"])
+MOST_RUNS = 4
 MOST_LIVES = 60
 AT_A_WRITE = st.builds(Death, st.integers(1, 9), st.booleans(), st.none())
 BODIES = st.tuples(st.sampled_from(["before", "after"]), st.sampled_from(["step", "effect"]))
 IN_A_BODY = st.builds(Death, st.just(0), st.just(False), BODIES)  # noqa: FBT003 (a value, not a choice)
-DEATHS = st.one_of(st.just(Death()), AT_A_WRITE, IN_A_BODY)
+DEATHS = st.one_of(st.just(Death()), st.just(Death()), AT_A_WRITE, IN_A_BODY)
 AT_ITS_WRITE = st.one_of(st.just(Death()), st.builds(Death, st.integers(1, 2), st.booleans(), st.none()))
 """Where those die who write little."""
 
@@ -68,6 +70,7 @@ class Machine(RuleBasedStateMachine):
     def nothing(self) -> None:
         """Begin with an empty store."""
 
+    @precondition(lambda self: len(self.models) < MOST_RUNS)
     @rule(words=PLAN, death=DEATHS)
     def start(self, words: list[Any], death: Death) -> None:
         run_id = f"run-{self._new()}"
@@ -78,6 +81,14 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), death=DEATHS)
     def resume(self, data: st.DataObject, death: Death) -> None:
         self._play(data.draw(st.sampled_from(sorted(self.models))), death)
+
+    @begun
+    @rule(data=st.data(), death=DEATHS)
+    def go_on(self, data: st.DataObject, death: Death) -> None:
+        """Everybody does what the run waits for, and it is taken up again."""
+        run_id = self._some_run(data)
+        self._bring_on(run_id)
+        self._play(run_id, death)
 
     @begun
     @rule(data=st.data(), death=DEATHS)
@@ -101,37 +112,40 @@ class Machine(RuleBasedStateMachine):
         for run_id, name in pairs[:1]:
             self._send(run_id, name, death)
 
+    @begun
     @rule(hours=st.integers(0, 3))
     def advance(self, hours: int) -> None:
         self.place.clock.sleep(hours * 3600.0)
 
-    @begun
+    @precondition(lambda self: self.correctable())
     @rule(data=st.data(), policy=POLICIES, death=AT_ITS_WRITE)
     def edit(self, data: st.DataObject, policy: Any, death: Death) -> None:
-        run_id = self._some_run(data)
-        model, number = self.models[run_id], self._some_act(data, self.models[run_id])
-        if number == 0:
-            return
-        head = self._head(run_id)
-        refused = head.status in ("done", "cancelled") or any(each > number for each in model.told.begun) or (None if head.owner else False)
+        run_id = data.draw(st.sampled_from(self.correctable()))
+        model = self.models[run_id]
+        number = data.draw(st.sampled_from(model.correctable(model.points())))
+        refused = self._head(run_id).status in ("done", "cancelled") or any(each > number for each in model.told.begun)
         value = f"edited {self._new()}"
-        made = self._until_known(death, lambda app: app.edit(run_id, number, value, effects=policy, by="test"), refused=refused)
-        if made:
+
+        def edit(app: hf.Holdfast) -> str:
+            with suppress(Refusal):
+                return app.edit(run_id, number, value, effects=policy, by="test")
+            self.place.clock.sleep(planner.LEASE_S)  # an owner is taken for alive until it has been silent for so long
+            return app.edit(run_id, number, value, effects=policy, by="test")
+
+        if self._until_known(death, edit, refused=refused):
             kept = {what for each, what in model.numbered("step") if each <= number}
             planner.world.kept = {pair for pair in planner.world.kept if pair[0] != run_id or pair[1] in kept}
             model.go_back(number, policy)
             model.correct(number, value)
         self._note(run_id)
 
-    @begun
-    @rule(data=st.data(), policy=POLICIES, edits=st.booleans(), death=AT_ITS_WRITE)
-    def fork(self, data: st.DataObject, policy: Any, edits: bool, death: Death) -> None:
-        source = self._some_run(data)
+    @precondition(lambda self: self.begun(Model.points))
+    @rule(data=st.data(), policy=POLICIES, death=AT_ITS_WRITE)
+    def fork(self, data: st.DataObject, policy: Any, death: Death) -> None:
+        source = data.draw(st.sampled_from(self.begun(Model.points)))
         model = self.models[source]
-        at = data.draw(st.sampled_from([*([] if model.told.children else [0]), *model.points()] or [-1]))
-        if at < 0:
-            return
-        number = self._some_act(data, model, at) if edits else 0
+        at = data.draw(st.sampled_from([*([] if model.told.children else [0]), *model.points()]))
+        number = data.draw(st.sampled_from([0, *model.correctable(range(at + 1))]))
         value, run_id = f"edited {self._new()}", f"fork-{self._new()}"
         given: dict[str | int, object] = {number: value} if number else {}
         self._until_known(death, lambda app: app.fork(source, at=at, edits=given, effects=policy, new_id=run_id, by="test"))
@@ -140,9 +154,11 @@ class Machine(RuleBasedStateMachine):
             self.models[run_id].correct(number, value)
         self._note(run_id)
 
+    @begun
     @rule(keep=st.sampled_from([0, 1, None]), death=AT_ITS_WRITE)
     def prune(self, keep: int | None, death: Death) -> None:
         before, policy = self._heads(), hf.Retention(keep_last=keep, details=0)
+        self.place.clock.sleep(1)
         self._until_known(death, lambda app: app.prune(policy, dry_run=False, by="test"))
         after, everybody = self._heads(), self.models | self.children
         for run_id in before.keys() - after.keys():
@@ -184,22 +200,19 @@ class Machine(RuleBasedStateMachine):
     def _named(self, words: list[Any]) -> list[Any]:
         return [self._named(word) if isinstance(word, list) else f"{word}:{self._new()}" for word in words]
 
-    def begun(self) -> list[str]:
-        """The runs that are in the store."""
-        store = self.place.store()
-        try:
-            return sorted(run_id for run_id, model in self.models.items() if model.over != "pruned" and store.head(run_id))
-        finally:
-            store.close()
+    def begun(self, fit: Callable[[Model], object] = lambda _: True) -> list[str]:
+        """The runs that are in the store and of which this is true."""
+        heads = self._heads()
+        return [run_id for run_id, model in self.models.items() if run_id in heads and fit(model)]
+
+    def correctable(self) -> list[str]:
+        """The runs that have a result to edit; those that have ended are there to see that it is refused, but not often."""
+        found = self.begun(lambda model: model.correctable(model.points()))
+        going_on = [run_id for run_id in found if self._head(run_id).status not in ("done", "cancelled")]
+        return [*going_on, *found[:1]]
 
     def _some_run(self, data: st.DataObject) -> str:
         return data.draw(st.sampled_from(self.begun()))
-
-    def _some_act(self, data: st.DataObject, model: Model, at: int | None = None) -> int:
-        """An act whose result can be corrected, up to a point where one is given; 0 where there is none."""
-        done = model.points() if at is None else [number for number in model.told.done if number <= at]
-        fit = [number for number, _ in model.numbered("step", "effect", "ask") if number in done]
-        return data.draw(st.sampled_from(fit or [0]))
 
     def _head(self, run_id: str) -> Head:
         return self._heads()[run_id]
@@ -253,7 +266,7 @@ class Machine(RuleBasedStateMachine):
     def _until_known(self, death: Death, act: Callable[[hf.Holdfast], object], *, refused: bool | None = False) -> bool:
         """Do it, dying, and once more as whoever does not know what became of it would; whether it was done, and not refused.
 
-        It must be refused, or not, as is said; None where an owner may be taken for alive, or it may be done already.
+        It must be refused, or not, as is said; None where it may be, since it was done by the one who died.
         """
         for one in (death, Death()):
             try:
@@ -323,21 +336,28 @@ class Machine(RuleBasedStateMachine):
             self._play(run_id, Death())
             self.nothing_is_done_twice()
             if model.over == "cancelled":
-                assert {self._head(each).status for each, _ in self._family(run_id)} <= {"cancelled", "done"}
+                heads = self._heads()
+                left = [each for each, _ in self._family(run_id) if each in heads and heads[each].status not in ("cancelled", "done")]
+                assert run_id not in left
+                assert all(heads[each].owner for each in left)  # a letter tells it, or whoever takes it up
             if model.result is not None or model.over:
                 return self._compare_charges(run_id)
-            for each, one in list(self._family(run_id)):
-                self._answer_all(each, one, Death())
-                for _, name in one.numbered("receive"):
-                    if name not in one.messages:
-                        self._send(each, name, Death())
-            self.advance(2)
+            self._bring_on(run_id)
         raise AssertionError(f"{run_id} does not come to its end: {self._records(run_id)[-1]}")
+
+    def _bring_on(self, run_id: str) -> None:
+        for each, one in list(self._family(run_id)):
+            self._answer_all(each, one, Death())
+            for _, name in one.numbered("receive"):
+                if name not in one.messages:
+                    self._send(each, name, Death())
+        self.advance(2)
 
     def _compare_charges(self, run_id: str) -> None:
         """In a run that is done, effects were charged as often as they should be, not only not more often."""
+        heads = self._heads()
         for each, model in self._family(run_id):
-            if self._head(each).status == "done":
+            if each in heads and heads[each].status == "done":
                 due = {what: model.allowed(what) for _, what in model.numbered("effect")}
                 assert {what: planner.world.charged[each, what] for what in due} == due
 
