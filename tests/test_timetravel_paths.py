@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -553,33 +552,3 @@ def test_a_limit_that_was_reached_counts_what_is_superseded(app: hf.Holdfast) ->
     with pytest.raises(hf.BudgetExceeded):
         app.run(spends, run_id="r")
     assert DONE == ["see a", "see b", "see c"]
-
-
-def test_children_of_a_run_and_of_its_fork_do_not_share_keys(app: hf.Holdfast) -> None:
-    keys = []
-
-    @hf.effect(in_doubt="ask")
-    async def pay() -> str:
-        keys.append(hf.key())
-        return "paid"
-
-    @hf.agent
-    async def pays() -> str:
-        return await pay()
-
-    @hf.agent
-    async def orders() -> str:
-        await see("a")
-        if not await hf.ask("go on?"):
-            return ""
-        return await pays()
-
-    with pytest.raises(hf.RunWaiting):
-        app.run(orders, run_id="r", wait=False)
-    app.fork("r", at=1)
-    for run_id in ("r", "r.f1"):
-        with suppress(hf.RunWaiting):
-            app.run(orders, run_id=run_id, wait=False)
-        app.answer(run_id, "2", yes=True)
-        assert app.run(orders, run_id=run_id) == "paid"
-    assert len(set(keys)) == 2

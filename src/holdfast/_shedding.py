@@ -65,6 +65,7 @@ class _Needs:
 
     def __init__(self, journal: Journal, records: Sequence[rec.Record]) -> None:
         self.effects = {one.step_id for one in records if getattr(one, "effect", False) or isinstance(one, rec.DoubtOpened)}
+        self.effects |= {one.step_id for one in records if isinstance(one, rec.MessageTaken)}  # what it said may be received again
         self.open = {step_id for step_id, found in journal.histories.items() if found.outcome is None}
         self.done = {step_id for step_id, found in journal.histories.items() if isinstance(found.outcome, rec.StepDone)}
         self.outcomes = {found.outcome_seq for found in _histories(journal)} | {gone.seq for gone in journal.behind.values()}
