@@ -1,7 +1,7 @@
 """What must come of a run that carries out a plan: the simple model that the state machine holds the engine against.
 
-A plan is carried out act by act, so that going back to an act is to give up all acts behind it. The model is told what people did to the run,
-and reads from the records only which acts have an outcome; an outcome that it has read once must stay until somebody goes back.
+A plan is carried out act by act, so that going back to an act is to give up all acts behind it. The model is told what people did to
+the run, and reads from the records only which acts have an outcome; one that it has read must stay until somebody goes back.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Model:
                 fork.due[what] = 0
             elif each in self.told.done | self.told.begun:
                 fork.known[what] = fork.known.get(what, True) and each in self.told.done
-        fork._turn(number, policy)  # noqa: SLF001 (one of its own)
+        fork._turn(number, policy)
         return fork
 
     def _turn(self, number: int, policy: str) -> None:

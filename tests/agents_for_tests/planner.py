@@ -168,9 +168,14 @@ class Place:
 
     def __init__(self, path: Path | None) -> None:
         self._memory, self._path, self.clock = MemoryStore(), path, StillClock()
+        self.observer = hf.Holdfast(self.store(), clock=self.clock, lease=LEASE_S)
 
     def store(self) -> Store:
         return self._memory if self._path is None else SqliteStore(self._path)
+
+    def close(self) -> None:
+        self.observer.close()
+        self.observer.store.close()
 
 
 class Process:
