@@ -88,15 +88,14 @@ def _in_doubt(history: History) -> bool:
     return history.open_doubt(ANY_EPOCH) and (history.started_us > 0 or history.lost)
 
 
-def unread(run_id: str, pairs: Sequence[Pair], after: int, histories: dict[str, History]) -> list[Unread]:
-    """The messages that were taken behind `after`."""
-    found = []
+def unread(run_id: str, pairs: Sequence[Pair], after: int) -> list[Unread]:
+    """The messages that were taken behind `after`; what one says is the outcome stored with it, whatever became of its step later."""
+    found, taken = list[Unread](), dict[str, Unread]()
     for row, record in pairs:
         if row.seq > after and isinstance(record, rec.MessageTaken) and not record.unfit:
-            history = histories.get(record.step_id)
-            value = history.outcome.value if history is not None and isinstance(history.outcome, rec.StepDone) else None
-            mark = record.again or f"{run_id}/{row.seq}"
-            found.append(Unread(mark, record.name, _text(value or b"null"), record.by, record.key))
+            taken[record.step_id] = Unread(record.again or f"{run_id}/{row.seq}", record.name, "", record.by, record.key)
+        elif isinstance(record, rec.StepDone) and record.step_id in taken:
+            found.append(taken.pop(record.step_id)._replace(value=_text(record.value or b"null")))
     return found
 
 

@@ -94,6 +94,7 @@ class _Needs:
 
     def __init__(self, journal: Journal, pairs: Sequence[Pair]) -> None:
         self.effects = {one.step_id for _, one in pairs if getattr(one, "effect", False) or isinstance(one, rec.DoubtOpened)}
+        self.effects |= {one.step_id for _, one in pairs if isinstance(one, rec.MessageTaken)}  # what it said may be received again
         self.open = {step_id for step_id, found in journal.histories.items() if found.outcome is None}
         self.done = {step_id for step_id, found in journal.histories.items() if isinstance(found.outcome, rec.StepDone)}
         self.outcomes = {found.outcome_seq for found in known_histories(journal)} | {gone.seq for gone in journal.behind.values()}

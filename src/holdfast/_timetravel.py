@@ -362,7 +362,7 @@ def _made(
 def _known(rows: Sequence[Row], journal: Journal, after: int) -> bytes:
     """What the fork is to know: effects that the source did, or had superseded, and messages that it took after the point."""
     run_id, pairs = journal.head.run_id, [(row, record_of(row)) for row in rows]
-    messages = {**journal.unread, **{each.mark: each for each in unread(run_id, pairs, after, journal.histories)}}
+    messages = {**journal.unread, **{each.mark: each for each in unread(run_id, pairs, after)}}
     return told(run_id, [*journal.superseded, *happened(journal.histories.items(), after)], messages.values())
 
 

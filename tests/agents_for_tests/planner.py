@@ -16,7 +16,7 @@ import holdfast as hf
 import holdfast.sync as hfs
 from agents_for_tests.sites import StillClock
 from holdfast.errors import StoreFailed
-from holdfast.store import Append, Stale, Store
+from holdfast.store import Append, Prunable, Removal, Shedding, Stale, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 
@@ -45,12 +45,12 @@ STAYS = Death()
 
 
 class World:
-    """Everything outside: what was charged under which key, which bodies ran, and what must not run again."""
+    """Everything outside: what was charged under which key and by which run, and which steps of which run must not run again."""
 
     def __init__(self) -> None:
         self.charges: dict[str, str] = {}
-        self.charged = Counter[str]()
-        self.kept: set[str] = set()
+        self.charged = Counter[tuple[str, str]]()
+        self.kept: set[tuple[str, str]] = set()
         self.broken: list[str] = []
         self.process: Process | None = None
 
@@ -63,8 +63,8 @@ class World:
 
     def ran(self, what: str) -> None:
         """A safe body ran; one whose result was kept must not."""
-        if what in self.kept:
-            self.broken.append(f"step {what} ran again")
+        if (hf.current().id, what) in self.kept:
+            self.broken.append(f"step {what} of {hf.current().id} ran again")
 
 
 world = World()
@@ -86,7 +86,7 @@ def pay(what: str) -> str:
     if hf.key() in world.charges:
         world.broken.append(f"{what} was charged again under one key")
     world.charges[hf.key()] = what
-    world.charged[what] += 1
+    world.charged[hf.current().id, what] += 1
     world.dies("after", "effect")
     return f"paid {what}"
 
@@ -130,6 +130,16 @@ class Mortal:
     def post(self, run_id: str, kind: str, body: bytes, at_us: int) -> int:
         return self._write(lambda: self._inner.post(run_id, kind, body, at_us))
 
+    def remove(self, removals: Sequence[Removal]) -> list[bool]:
+        return self._write(lambda: self._prunable().remove(removals))
+
+    def shed(self, shedding: Shedding) -> bool:
+        return self._write(lambda: self._prunable().shed(shedding))
+
+    def _prunable(self) -> Prunable:
+        assert isinstance(self._inner, Prunable)
+        return self._inner
+
     def _write(self, write: Callable[[], T]) -> T:
         self._left -= 1
         if self._left == 0 and not self._written:
@@ -158,9 +168,14 @@ class Place:
 
     def __init__(self, path: Path | None) -> None:
         self._memory, self._path, self.clock = MemoryStore(), path, StillClock()
+        self.observer = hf.Holdfast(self.store(), clock=self.clock, lease=LEASE_S)
 
     def store(self) -> Store:
         return self._memory if self._path is None else SqliteStore(self._path)
+
+    def close(self) -> None:
+        self.observer.close()
+        self.observer.store.close()
 
 
 class Process:

@@ -1,0 +1,75 @@
+"""What the state machine has found, reduced to plain cases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+import holdfast as hf
+
+
+@pytest.fixture
+def app() -> Iterator[hf.Holdfast]:
+    with hf.Holdfast("memory:") as opened:
+        yield opened
+
+
+@hf.step
+async def see(what: str) -> str:
+    return what
+
+
+def test_children_of_a_run_and_of_its_fork_do_not_share_keys(app: hf.Holdfast) -> None:
+    keys = []
+
+    @hf.effect(in_doubt="ask")
+    async def pay() -> str:
+        keys.append(hf.key())
+        return "paid"
+
+    @hf.agent
+    async def pays() -> str:
+        return await pay()
+
+    @hf.agent
+    async def orders() -> str:
+        await see("a")
+        if not await hf.ask("go on?"):
+            return ""
+        return await pays()
+
+    with pytest.raises(hf.RunWaiting):
+        app.run(orders, run_id="r", wait=False)
+    app.fork("r", at=1)
+    for run_id in ("r", "r.f1"):
+        with suppress(hf.RunWaiting):
+            app.run(orders, run_id=run_id, wait=False)
+        app.answer(run_id, "2", yes=True)
+        assert app.run(orders, run_id=run_id) == "paid"
+    assert len(set(keys)) == 2
+
+
+def test_a_message_is_received_again_as_it_was_sent_whatever_became_of_its_step(app: hf.Holdfast) -> None:
+    @hf.agent
+    async def hears() -> list[str]:
+        found = [await see("a"), await hf.receive("news", str)]
+        return [*found, str(await hf.ask("go on?"))]
+
+    def heard(run_id: str) -> None:
+        with pytest.raises(hf.RunWaiting, match="go on"):
+            app.run(hears, run_id=run_id, wait=False)
+
+    with pytest.raises(hf.RunWaiting):
+        app.run(hears, run_id="r", wait=False)
+    app.send("r", "news", "good")
+    heard("r")
+    app.edit("r", 2, "corrected")
+    app.edit("r", 1, "other")
+    app.fork("r", at=0)
+    for run_id in ("r", "r.f1"):
+        heard(run_id)
+        app.answer(run_id, "3", yes=True)
+    assert app.run(hears, run_id="r") == ["other", "good", "True"]
+    assert app.run(hears, run_id="r.f1") == ["a", "good", "True"]
