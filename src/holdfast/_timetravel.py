@@ -24,10 +24,10 @@ from ._journal import Journal
 from ._lineage import ANY_EPOCH, OF_THE_RUN, happened, standing, told, unread
 from ._operate import MAX_TRIES, _claimed, _encoded, _is_owned, _resumed
 from ._replay import CLEANUP, UNDO, History
-from ._runner import Engine
+from ._runner import Engine, refuse_pruned
 from .codec.values import codec_for
 from .errors import Damaged, NotKept, Refusal
-from .store import Append, Row
+from .store import Append, Row, Shelf
 
 Effects: TypeAlias = Literal["ask", "reuse", "repeat"]
 """What becomes of a call that was made already after the point: a person says, its result is taken over, or it is made again."""
@@ -115,6 +115,7 @@ def fork(
     data = {checked_text(str(name), "step"): _encoded(value).encode() for name, value in edits.items()}
     corrections = [_correction(journal, name, value, said, at=at, after=after, fits=fits) for name, value in data.items()]
     if new_id is not None:
+        refuse_pruned(engine, new_id)
         made = _made(engine, checked_run_id(new_id), rows, journal, corrections, at=at, after=after, said=said)
         if made is None:
             raise Refusal(f"there is a run {new_id!r} already, and it is not this fork; nothing was changed. Give another id")
@@ -314,12 +315,24 @@ def _made(
     )  # fmt: skip
     if engine.store.head(new_id) is None:
         append = _sealed(engine, new_id, _copied(rows, journal, after), [forked, *corrections])
+        append = append._replace(refs=_referred(engine, journal.head.run_id, append.rows))
         reach("fork.before")
         (stale,) = engine.store.append([append])
         reach("fork.after")
         if stale is None:
             return Forked(new_id)
+        if stale.missing:
+            gone, remedy = stale.missing[0][:12], f"See holdfast check {journal.head.run_id}, or fork at a step before it"
+            raise Refusal(f"artifact {gone} of run {journal.head.run_id!r} is not there any more; nothing was changed. {remedy}")
     return Forked(new_id, existed=True) if _is_there(engine, new_id, [forked, *corrections], untouched=untouched) else None
+
+
+def _referred(engine: Engine, source: str, rows: Sequence[Row]) -> list[str]:
+    """The artifacts of the source that stand in the fork, also in what it only knows: they stay when the source goes."""
+    if not isinstance(engine.store, Shelf):
+        return []
+    texts = [text for row in rows for text in (row.body, row.value, row.args) if text]
+    return [digest for digest in engine.store.blob_refs(source) if any(digest.encode() in text for text in texts)]
 
 
 def _known(rows: Sequence[Row], journal: Journal, after: int) -> bytes:
