@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -142,14 +143,14 @@ def point(journal: Journal, step_id: str) -> int:
         return max(found.outcome_seq for found in below)
     if history is None:
         raise _unknown(journal, step_id)
-    how = f": holdfast resolve {run_id} {step_id}" if history.effect else ""
+    how = f": holdfast resolve {run_id} {shlex.quote(step_id)}" if history.effect else ""
     raise Refusal(f"step {step_id} of run {run_id!r} has no outcome yet{how}; nothing was changed. Go back to a step before it")
 
 
 def _unknown(journal: Journal, step_id: str) -> Refusal:
     run_id, question = journal.head.run_id, journal.asks.get(step_id)
     if question is not None and question.is_open():
-        how = f"holdfast answer {run_id}/{step_id}"
+        how = f"holdfast answer {shlex.quote(f'{run_id}/{step_id}')}"
         return Refusal(f"nobody has answered step {step_id} of run {run_id!r} yet; nothing was changed. To do it: {how}")
     shown = [found for found, history in journal.histories.items() if history.outcome is not None]
     known = ", ".join([BEGINNING, *shown])[:SHOWN_STEPS]
@@ -204,7 +205,8 @@ def _step_edit(journal: Journal, step_id: str, data: bytes, said: Word, *, fits:
     if history is None or not isinstance(history.outcome, rec.StepDone | rec.StepFailed) or not history.fingerprint:
         raise Refusal(f"step {step_id} of run {run_id!r} has no result of its own to edit; nothing was changed")
     if step_id.startswith((UNDO, CLEANUP)) or history.open_doubt(ANY_EPOCH):
-        how = f"settle it: holdfast resolve {run_id} {step_id}" if history.open_doubt(ANY_EPOCH) else "it is not a step of the agent's"
+        settle = f"settle it: holdfast resolve {run_id} {shlex.quote(step_id)}"
+        how = settle if history.open_doubt(ANY_EPOCH) else "it is not a step of the agent's"
         raise Refusal(f"step {step_id} of run {run_id!r} cannot be edited, {how}; nothing was changed")
     _refuse_misfit(step_id, history, data, fits)
     return rec.StepEdited(
