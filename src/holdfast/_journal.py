@@ -126,7 +126,7 @@ class Journal:
             fresh._index(each, row)
         fresh.ledger, fresh.forked, fresh.generation = self.ledger, self.forked, self.generation + 1
         fresh.superseded = [*self.superseded, *happened(self.histories.items(), after)]
-        fresh.unread = {**self.unread, **{each.mark: each for each in unread(run_id, pairs, after, self.histories)}}
+        fresh.unread = {**self.unread, **{each.mark: each for each in unread(run_id, pairs, after)}}
         if BUDGET in self.asks:
             fresh.asks[BUDGET] = self.asks[BUDGET]
         return fresh, kept

@@ -84,15 +84,16 @@ def _in_doubt(history: History) -> bool:
     return history.open_doubt(ANY_EPOCH) and (history.started_us > 0 or history.lost)
 
 
-def unread(run_id: str, pairs: Sequence[Pair], after: int, histories: dict[str, History]) -> list[Unread]:
-    """The messages that were taken behind `after`."""
-    found = []
+def unread(run_id: str, pairs: Sequence[Pair], after: int) -> list[Unread]:
+    """The messages that were taken behind `after`, as they came: another call may stand at that step by now, or a correction."""
+    found, taken = list[Unread](), dict[str, tuple[str, rec.MessageTaken]]()
     for row, record in pairs:
-        if row.seq > after and isinstance(record, rec.MessageTaken) and not record.unfit:
-            history = histories.get(record.step_id)
-            value = history.outcome.value if history is not None and isinstance(history.outcome, rec.StepDone) else None
-            mark = record.again or f"{run_id}/{row.seq}"
-            found.append(Unread(mark, record.name, _text(value or b"null"), record.by, record.key))
+        match record:
+            case rec.MessageTaken() if row.seq > after and not record.unfit:
+                taken[record.step_id] = (record.again or f"{run_id}/{row.seq}", record)
+            case rec.StepDone() if record.step_id in taken:
+                mark, message = taken.pop(record.step_id)
+                found.append(Unread(mark, message.name, _text(record.value or b"null"), message.by, message.key))
     return found
 
 

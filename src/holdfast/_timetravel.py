@@ -340,7 +340,7 @@ def _referred(engine: Engine, source: str, rows: Sequence[Row]) -> list[str]:
 def _known(rows: Sequence[Row], journal: Journal, after: int) -> bytes:
     """What the fork is to know: effects that the source did, or had superseded, and messages that it took after the point."""
     run_id, pairs = journal.head.run_id, [(row, record_of(row)) for row in rows]
-    messages = {**journal.unread, **{each.mark: each for each in unread(run_id, pairs, after, journal.histories)}}
+    messages = {**journal.unread, **{each.mark: each for each in unread(run_id, pairs, after)}}
     return told(run_id, [*journal.superseded, *happened(journal.histories.items(), after)], messages.values())
 
 
@@ -348,8 +348,16 @@ def _copied(rows: Sequence[Row], journal: Journal, after: int) -> list[tuple[int
     """The records that the fork begins with: all up to the point, and what came later of steps that had begun by then."""
     pairs = [(row, record_of(row)) for row in rows]
     kept = standing(pairs, after, {step_id for step_id, found in journal.histories.items() if found.first_seq <= after})
-    kept = [(row, record) for row, record in kept if row.seq <= after or not isinstance(record, OF_THE_RUN)]
+    kept = [(row, record) for row, record in kept if row.seq <= after or _is_of_the_fork(journal, record, after)]
     return [(row.seq, _as_copy(journal.head.run_id, record, late=row.seq > after), row.at_us) for row, record in kept]
+
+
+def _is_of_the_fork(journal: Journal, record: rec.Record, after: int) -> bool:
+    """Whether a record behind the point has its place in the fork: none of the run itself, nor a word on a question that does not stand."""
+    if isinstance(record, rec.AskAnswered | rec.AskClosed):
+        asked = journal.asks.get(record.step_id)
+        return asked is not None and asked.seq <= after
+    return not isinstance(record, OF_THE_RUN)
 
 
 def _as_copy(source: str, record: rec.Record, *, late: bool) -> rec.Record:
