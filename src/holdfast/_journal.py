@@ -272,12 +272,15 @@ class Journal:
                 self._index_beside(record, row)
 
     def _begin_anew(self, record: rec.RunContinued) -> None:
-        """Forget what was recorded before, but for who began the run, what it carries along, and who has it."""
+        """Forget what was recorded before, but for who began the run, what it carries along, who has it, and superseded effects."""
         fresh = Journal(self.head.run_id)
         kept = {"broken", "forked", "gate", "head", "held", "_held_bytes", "_held_refs", "ledger", "pending", "started", "unread"}
+        kept |= {"superseded", "turned"}
         for name in set(self.__slots__) - kept:
             setattr(self, name, getattr(fresh, name))
         self.continued, self.generation = record, record.generation
+        if self.turned is not None and self.turned.effects == "reuse":  # the same call may be meant anew by now: a person says
+            self.turned = self.turned.but(effects="ask")
         self.taken = dict.fromkeys(record.carried.get("taken", ()))
         self.ledger.carry(record.carried)
 

@@ -20,7 +20,7 @@ from ._chain import record_of
 from ._decorators import Step
 from ._failpoints import reach
 from ._ids import checked_run_id, checked_text
-from ._inspect import loaded
+from ._inspect import _began, loaded
 from ._journal import Journal
 from ._lineage import ANY_EPOCH, OF_THE_RUN, happened, standing, told, unread
 from ._operate import MAX_TRIES, _claimed, _encoded, _is_owned, _resumed
@@ -34,7 +34,7 @@ Effects: TypeAlias = Literal["ask", "reuse", "repeat"]
 """What becomes of a call that was made already after the point: a person says, its result is taken over, or it is made again."""
 
 BEGINNING = "0"
-"""The point before the first step."""
+"""The point before the first step; of a run that has begun anew, the first since then: what it did before is not known any more."""
 
 STATE = "state."
 """Part of the name of every state object."""
@@ -111,7 +111,7 @@ def fork(
     """Make another run that goes on from a step of this one, with these results in the place of the recorded ones."""
     head, rows = loaded(engine, run_id)
     journal = Journal.load(head, rows)
-    after = point(journal, at)
+    after = _began(rows) or point(journal, at) if at == BEGINNING else point(journal, at)
     _refuse_unsettled(engine, journal, at, after)
     data = {checked_text(str(name), "step"): _encoded(value).encode() for name, value in edits.items()}
     corrections = [_correction(journal, name, value, said, at=at, after=after, fits=fits) for name, value in data.items()]
@@ -340,7 +340,7 @@ def _referred(engine: Engine, source: str, rows: Sequence[Row]) -> list[str]:
 def _known(rows: Sequence[Row], journal: Journal, after: int) -> bytes:
     """What the fork is to know: effects that the source did, or had superseded, and messages that it took after the point."""
     run_id, pairs = journal.head.run_id, [(row, record_of(row)) for row in rows]
-    messages = {**journal.unread, **{each.mark: each for each in unread(run_id, pairs, after)}}
+    messages = {**{each.mark: each for each in unread(run_id, pairs, after)}, **journal.unread}
     return told(run_id, [*journal.superseded, *happened(journal.histories.items(), after)], messages.values())
 
 
