@@ -127,6 +127,8 @@ class Journal:
         fresh.ledger, fresh.forked, fresh.generation = self.ledger, self.forked, self.generation + 1
         fresh.superseded = [*self.superseded, *happened(self.histories.items(), after)]
         fresh.unread = {**self.unread, **{each.mark: each for each in unread(run_id, pairs, after)}}
+        for step_id, history in fresh.histories.items():
+            history.elsewhere = self.histories[step_id].elsewhere if step_id in self.histories else ""
         if BUDGET in self.asks:
             fresh.asks[BUDGET] = self.asks[BUDGET]
         return fresh, kept
@@ -393,17 +395,22 @@ class Journal:
             case rec.RunForked():
                 self.forked = record
                 self.superseded, self.unread = heard(record.value)
+                for history in self.histories.values():
+                    if history.effect and history.landed():
+                        history.elsewhere = history.elsewhere or record.source
             case rec.StepEdited():
                 self.histories[record.step_id].edit(record)
                 self._unsettled.pop(record.step_id, None)
             case rec.StateEdited():
                 self.states.setdefault(record.step_id, []).append((record.after, record.value or b"null"))
 
-    def _take_known(self, reused: str, fingerprint: str) -> None:
-        """The result of an effect that was superseded has become that of a call: it stands for no other one."""
+    def _take_known(self, reused: str, fingerprint: str) -> str:
+        """The result of an effect that was superseded has become that of a call: it stands for no other one. Gives the run that did it."""
         found = named(self.superseded, reused, fingerprint)
-        if found is not None:
-            self.superseded.remove(found)
+        if found is None:
+            return ""
+        self.superseded.remove(found)
+        return found[1].elsewhere
 
     def _index_beside(self, record: rec.Record, row: Row) -> None:
         """What is recorded beside the steps: states, times, waits, prints, models."""
@@ -463,9 +470,9 @@ class Journal:
             if not getattr(record, "lost", False):
                 self.groups.update(_groups_above(record.step_id))
         if isinstance(record, rec.StepDone):
-            self._take_known(record.reused, record.fingerprint)
+            history.elsewhere = self._take_known(record.reused, record.fingerprint) or history.elsewhere
         elif isinstance(record, rec.DoubtSettled) and record.verdict == "landed" and history.doubt is not None:
-            self._take_known(history.doubt.same_as, history.fingerprint)
+            history.elsewhere = self._take_known(history.doubt.same_as, history.fingerprint) or history.elsewhere
         history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)
         self.has_children = self.has_children or bool(history.child)
         if history.outcome is not None:
