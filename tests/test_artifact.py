@@ -253,6 +253,12 @@ def test_the_copy_at_path_is_made_once_and_again_when_somebody_changed_it(tmp_pa
     assert (again.read_bytes(), again == path) == (b"content", False)
 
 
+@pytest.mark.parametrize("name", ["", "..", "a/../b", "a\0b", "n" * 256, "\N{SNOWMAN}" * 100])
+def test_a_name_that_no_file_can_have_does_not_keep_the_copy_from_being_made(name: str) -> None:
+    path = hf.Artifact(b"named", name=name).path()
+    assert (path.name, path.read_bytes()) == ("artifact", b"named")
+
+
 def test_saving_never_writes_over_anything(tmp_path: Path) -> None:
     (tmp_path / "there").write_text("mine")
     for to in (tmp_path / "there", tmp_path / "no" / "folder"):

@@ -68,6 +68,7 @@ def test_a_run_that_failed_is_shown_to_its_end(tmp_path: Path, capsys: pytest.Ca
         (("tail", "../r"), Exit.REFUSED, "run id"),
         (("tail", "r", "--after", "-1"), Exit.USAGE, "--after"),
         (("tail", "r", "--after", "x"), Exit.USAGE, "--after"),
+        (("tail", "r", "--after", "9" * 30), Exit.REFUSED, "give the seq"),
         (("tail", "r", "--text", "--json"), Exit.USAGE, "only one of"),
         (("tail",), Exit.USAGE, "RUN"),
     ],

@@ -150,6 +150,17 @@ def test_a_value_that_is_left_as_it_was_changes_nothing(say: Say, tmp_path: Path
     assert stored(tmp_path) == before
 
 
+@pytest.mark.parametrize("command", ["/nowhere/editor", "unclosed 'quote", "rm", """sh -c 'printf "\\377" > $0'"""])
+def test_an_editor_that_does_no_work_changes_nothing(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    before = stored(tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("EDITOR", command)
+    monkeypatch.delenv("VISUAL", raising=False)
+    code, _, err = say("edit", "r", "1")
+    assert (code, "nothing was changed" in err) == (1, True)
+    assert stored(tmp_path) == before
+
+
 def test_a_state_is_edited_at_a_step(say: Say) -> None:
     assert say("edit", "r", "--state", "1", "--at", "2", "--value", '{"tries": 40}')[0] == 0
     say("resume", "r", "--here", "app.py")

@@ -16,7 +16,8 @@ import pytest
 
 from crashing import HEARS_CTRL_C
 from holdfast import Holdfast
-from holdfast._terminal import _plain
+from holdfast._answers import harmless
+from holdfast._terminal import _named
 
 PROGRAM = """
 import sys
@@ -159,5 +160,16 @@ def test_without_a_terminal_the_command_is_told(tmp_path: Path) -> None:
     assert told.startswith("holdfast: run 'r' waits: colour? `holdfast inbox` shows the commands that answer")
 
 
-def test_a_question_cannot_command_the_terminal() -> None:
-    assert _plain("a\x1b[31mb\r\nc") == "a\\x1b[31mb\\r\\nc"
+def test_a_question_cannot_command_the_terminal(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(PROGRAM.replace('"colour?"', '"colour\\x1b[31m?"'))
+    command = [sys.executable, str(tmp_path / "app.py"), "async", str(tmp_path / "runs.db"), "0s"]
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        told = process.stderr.readline()
+        process.kill()
+    assert told.startswith("holdfast: run 'r' waits: colour\\x1b[31m? `holdfast inbox`")
+    assert harmless("a\x1b[31mb\r\nc") == "a\\x1b[31mb\\r\\nc"
+
+
+def test_the_command_that_answers_is_safe_to_paste() -> None:
+    assert _named("r", "approve:2:$(reboot)") == "'r/approve:2:$(reboot)'"

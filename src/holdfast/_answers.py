@@ -100,3 +100,8 @@ def read(wants: Wants, said: str) -> object:
         return json.loads(said)
     except ValueError:
         return said
+
+
+def harmless(text: str) -> str:
+    """Text of an agent's or a model's, escaped so that it cannot command the terminal on which it is shown."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

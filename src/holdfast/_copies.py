@@ -14,6 +14,9 @@ from typing import Any
 
 from .errors import Misuse
 
+LONGEST = 255
+"""Bytes that the name of a file has at the most."""
+
 _lock = threading.Lock()
 _folders: dict[int, Path] = {}
 """The folder of this process, by its id: a forked child neither uses nor removes its parent's."""
@@ -71,7 +74,8 @@ def _clean(pid: int) -> None:
 
 def _plain(name: str) -> str:
     """The name, if it is one that a file can have."""
-    return name if name and name not in (".", "..") and not set(name) & {"/", "\0"} else "artifact"
+    fits = 0 < len(name.encode(errors="replace")) <= LONGEST and name not in (".", "..") and not set(name) & {"/", "\0"}
+    return name if fits else "artifact"
 
 
 def _look(path: Path) -> list[tuple[str, int, int, int]] | None:

@@ -25,6 +25,9 @@ BRISK_S = 0.01
 
 EMIT = "emit"
 
+MOST_AFTER = (1 << 63) - 1
+"""No record has a higher number."""
+
 STEPS = (rec.StepStarted, rec.StepDone, rec.StepFailed, rec.AttemptFailed, rec.StepBrokenOff)
 
 ENDED = frozenset({"done", "cancelled", "failed", "blocked"})
@@ -60,7 +63,7 @@ class Follower:
     """One reader of one run, who remembers how far it has read."""
 
     def __init__(self, engine: Engine, run_id: str, after: int) -> None:
-        if after < 0:
+        if not 0 <= after <= MOST_AFTER:
             raise Misuse(f"after={after!r}: give the seq of the last record that is not to be shown, or 0")
         self._engine, self._run_id = engine, checked_run_id(run_id)
         self._live = engine.committer.live

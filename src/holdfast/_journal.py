@@ -268,12 +268,15 @@ class Journal:
                 self._index_beside(record, row)
 
     def _begin_anew(self, record: rec.RunContinued) -> None:
-        """Forget what was recorded before, but for who began the run, what it carries along, and who has it."""
+        """Forget what was recorded before, but for who began the run, what it carries along, who has it, and superseded effects."""
         fresh = Journal(self.head.run_id)
         kept = {"broken", "forked", "gate", "head", "held", "_held_bytes", "_held_refs", "ledger", "pending", "started", "unread"}
+        kept |= {"superseded", "turned"}
         for name in set(self.__slots__) - kept:
             setattr(self, name, getattr(fresh, name))
         self.continued, self.generation = record, record.generation
+        if self.turned is not None and self.turned.effects == "reuse":  # the same call may be meant anew by now: a person says
+            self.turned = self.turned.but(effects="ask")
         self.taken = dict.fromkeys(record.carried.get("taken", ()))
         self.ledger.carry(record.carried)
 
@@ -387,28 +390,31 @@ class Journal:
                 self.forked = record
                 self.superseded, self.unread = heard(record.value)
                 for history in self.histories.values():
-                    history.elsewhere = history.elsewhere or (record.source if history.child else "")
+                    if history.child or (history.effect and history.landed()):
+                        history.elsewhere = history.elsewhere or record.source
             case rec.StepEdited():
                 self.histories[record.step_id].edit(record)
                 self._unsettled.pop(record.step_id, None)
             case rec.StateEdited():
                 self.states.setdefault(record.step_id, []).append((record.after, record.value or b"null"))
 
-    def _take_known(self, reused: str, fingerprint: str) -> None:
-        """The result of an effect that was superseded has become that of a call: it stands for no other one."""
+    def _take_known(self, reused: str, fingerprint: str) -> str:
+        """The result of an effect that was superseded has become that of a call: it stands for no other one. Gives the run that did it."""
         found = named(self.superseded, reused, fingerprint)
-        if found is not None:
-            self.superseded.remove(found)
+        if found is None:
+            return ""
+        self.superseded.remove(found)
+        return found[1].elsewhere
 
     def _claim_known(self, record: rec.Record, history: History) -> None:
         """Where a record says that something superseded has become part of the path that the run takes now."""
         match record:
             case rec.StepDone():
-                self._take_known(record.reused, record.fingerprint)
+                history.elsewhere = self._take_known(record.reused, record.fingerprint) or history.elsewhere
             case rec.ChildStarted():
                 self._take_on(record)
             case rec.DoubtSettled(verdict="landed") if history.doubt is not None:
-                self._take_known(history.doubt.same_as, history.fingerprint)
+                history.elsewhere = self._take_known(history.doubt.same_as, history.fingerprint) or history.elsewhere
 
     def _take_on(self, record: rec.ChildStarted) -> None:
         """The child of a step that was superseded has become that of a call, or another one branches from it."""

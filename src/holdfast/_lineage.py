@@ -89,13 +89,15 @@ def _in_doubt(history: History) -> bool:
 
 
 def unread(run_id: str, pairs: Sequence[Pair], after: int) -> list[Unread]:
-    """The messages that were taken behind `after`; what one says is the outcome stored with it, whatever became of its step later."""
-    found, taken = list[Unread](), dict[str, Unread]()
+    """The messages that were taken behind `after`, as they came: another call may stand at that step by now, or a correction."""
+    found, taken = list[Unread](), dict[str, tuple[str, rec.MessageTaken]]()
     for row, record in pairs:
-        if row.seq > after and isinstance(record, rec.MessageTaken) and not record.unfit:
-            taken[record.step_id] = Unread(record.again or f"{run_id}/{row.seq}", record.name, "", record.by, record.key)
-        elif isinstance(record, rec.StepDone) and record.step_id in taken:
-            found.append(taken.pop(record.step_id)._replace(value=_text(record.value or b"null")))
+        match record:
+            case rec.MessageTaken() if row.seq > after and not record.unfit:
+                taken[record.step_id] = (record.again or f"{run_id}/{row.seq}", record)
+            case rec.StepDone() if record.step_id in taken:
+                mark, message = taken.pop(record.step_id)
+                found.append(Unread(mark, message.name, _text(record.value or b"null"), message.by, message.key))
     return found
 
 

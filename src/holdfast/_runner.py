@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from . import _records as rec
+from ._answers import harmless
 from ._artifact import Desk, at_desk, desk
 from ._calls import Call, shown_call
 from ._chain import CHILD_OF, args_digest
@@ -162,7 +163,7 @@ def attend(engine: Engine, order: Order) -> Errand:
                 raise
             if not (order.voice is not None and any(order.voice.put(one.run_id) for one in parking.family())) and not announced:
                 announced = True
-                sys.stderr.write(f"holdfast: {waiting.while_it_waits()}\n")
+                sys.stderr.write(f"holdfast: {harmless(waiting.while_it_waits())}\n")
         except Stopped as stopped:
             raise stopped.error from stopped
         finally:

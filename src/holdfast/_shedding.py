@@ -103,7 +103,7 @@ class _Needs:
         self.states = {seq for saved in journal.states.values() for seq, _ in saved}
         self.partials = [record for saved in journal.partials.values() for record in saved.values()]
         self.messages = set(_received_again(journal, pairs))
-        self._pairs, self._unread = pairs, bool(journal.unread)
+        self._pairs, self._known = pairs, bool(journal.unread or journal.superseded)
 
     def earlier(self, before_us: int) -> range:
         """Which rows are of generations that are over: those between what the run began with and where it last began anew before then."""
@@ -111,7 +111,7 @@ class _Needs:
         made = [index for index, (_, one) in enumerate(self._pairs) if isinstance(one, rec.RunForked)]
         gone = range(max(made, default=0) + 1, ends[-1] if ends else 0)
         edited = any(isinstance(self._pairs[index][1], rec.StepEdited | rec.StateEdited) for index in gone)
-        return range(0) if edited and self._unread else gone
+        return range(0) if edited and self._known else gone
 
     def lighten(self, row: Row) -> Row:
         """The row without what nobody needs."""

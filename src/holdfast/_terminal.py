@@ -10,10 +10,11 @@ import contextlib
 import json
 import os
 import select
+import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from ._answers import shown
+from ._answers import harmless, shown
 from ._journal import Journal
 from ._runner import Engine
 from .errors import HoldfastError
@@ -79,10 +80,11 @@ class Terminal:
     def _show(self, run_id: str, ask_id: str, question: Question) -> None:
         opened = question.opened
         who = f" (for {', '.join(opened.who)})" if opened.who else ""
-        sys.stderr.write(f"holdfast: run {_plain(run_id)} asks{who}: {_plain(opened.question)}\n")
+        sys.stderr.write(f"holdfast: run {harmless(run_id)} asks{who}: {harmless(opened.question)}\n")
         if opened.details is not None:
-            sys.stderr.write(f"  {_plain(json.dumps(opened.details, ensure_ascii=False))}\n")
-        sys.stderr.write(f"  here, or elsewhere with `holdfast answer {run_id}/{ask_id} ANSWER`\n  {_plain(shown(opened.wants))} > ")
+            sys.stderr.write(f"  {harmless(json.dumps(opened.details, ensure_ascii=False))}\n")
+        sys.stderr.write(f"  here, or elsewhere with `holdfast answer {_named(run_id, ask_id)} ANSWER`\n")
+        sys.stderr.write(f"  {harmless(shown(opened.wants))} > ")
         sys.stderr.flush()
 
     def _answer(self, run_id: str, ask_id: str, about: int, typed: str) -> None:
@@ -91,14 +93,14 @@ class Terminal:
         try:
             answer(self._engine, run_id, ask_id, given=Given(typed, typed=True), by=somebody(), reason="", about=about)
         except HoldfastError as error:
-            sys.stderr.write(f"  {_plain(str(error))}\n  > ")
+            sys.stderr.write(f"  {harmless(str(error))}\n  > ")
             sys.stderr.flush()
 
     def _end(self, run_id: str, ask_id: str, _about: int) -> None:
         self._over, self._put = True, None
-        sys.stderr.write(f"\nholdfast: the run goes on by itself once somebody says: holdfast answer {run_id}/{ask_id} ANSWER\n")
+        sys.stderr.write(f"\nholdfast: the run goes on by itself once somebody says: holdfast answer {_named(run_id, ask_id)} ANSWER\n")
 
 
-def _plain(text: str) -> str:
-    """Text of an agent's, which must not command the terminal."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+def _named(run_id: str, ask_id: str) -> str:
+    """A question as a command names it: its step may come from a model's tool call, and the command is made to be pasted."""
+    return shlex.quote(f"{run_id}/{ask_id}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -24,10 +25,10 @@ from ._journal import Journal
 from ._lineage import ANY_EPOCH, OF_THE_RUN, happened, standing, told, unread
 from ._operate import MAX_TRIES, _claimed, _encoded, _is_owned, _resumed
 from ._replay import CLEANUP, UNDO, History
-from ._runner import Engine, child_tags
+from ._runner import Engine, child_tags, refuse_pruned
 from .codec.values import codec_for
 from .errors import Damaged, NotKept, Refusal
-from .store import Append, Row
+from .store import Append, Row, Shelf
 
 Effects: TypeAlias = Literal["ask", "reuse", "repeat"]
 """What becomes of a call that was made already after the point: a person says, its result is taken over, or it is made again."""
@@ -113,11 +114,12 @@ def fork(
     """Make another run that goes on from a step of this one, with these results in the place of the recorded ones."""
     head, rows = loaded(engine, run_id)
     journal = Journal.load(head, rows)
-    after = _beginning(rows) if at == BEGINNING else point(journal, at)
+    after = point(journal, at)
     _refuse_unsettled(engine, journal, at, after)
     data = {checked_text(str(name), "step"): _encoded(value).encode() for name, value in edits.items()}
     corrections = [_correction(journal, name, value, said, at=at, after=after, fits=fits) for name, value in data.items()]
     if new_id is not None:
+        refuse_pruned(engine, new_id)
         made = _made(engine, checked_run_id(new_id), rows, journal, corrections, at=at, after=after, said=said)
         if made is None:
             raise Refusal(f"there is a run {new_id!r} already, and it is not this fork; nothing was changed. Give another id")
@@ -134,14 +136,9 @@ def fork_child(engine: Engine, source: str, new_id: str, *, parent: dict[str, st
     """Make the child run of a step a branch of the one that the same call had on a path that was given up: it knows what that one did."""
     head, rows = loaded(engine, source)
     journal = Journal.load(head, rows)
-    made = _made(engine, new_id, rows, journal, [], at=BEGINNING, after=_beginning(rows), said=said, parent=parent)
+    made = _made(engine, new_id, rows, journal, [], at=BEGINNING, after=journal.began, said=said, parent=parent)
     if made is None:
         raise Refusal(f"there is a run {new_id!r} already, and it is not that child run; it is unchanged")
-
-
-def _beginning(rows: Sequence[Row]) -> int:
-    """Where the point before the first step is: what was before the run began anew is over."""
-    return max((row.seq for row in rows if row.kind == rec.RunContinued.kind), default=1)
 
 
 def point(journal: Journal, step_id: str) -> int:
@@ -158,14 +155,14 @@ def point(journal: Journal, step_id: str) -> int:
         return max(found.outcome_seq for found in below)
     if history is None:
         raise _unknown(journal, step_id)
-    how = f": holdfast resolve {run_id} {step_id}" if history.effect else ""
+    how = f": holdfast resolve {run_id} {shlex.quote(step_id)}" if history.effect else ""
     raise Refusal(f"step {step_id} of run {run_id!r} has no outcome yet{how}; nothing was changed. Go back to a step before it")
 
 
 def _unknown(journal: Journal, step_id: str) -> Refusal:
     run_id, question = journal.head.run_id, journal.asks.get(step_id)
     if question is not None and question.is_open():
-        how = f"holdfast answer {run_id}/{step_id}"
+        how = f"holdfast answer {shlex.quote(f'{run_id}/{step_id}')}"
         return Refusal(f"nobody has answered step {step_id} of run {run_id!r} yet; nothing was changed. To do it: {how}")
     shown = [found for found, history in journal.histories.items() if history.outcome is not None]
     known = ", ".join([BEGINNING, *shown])[:SHOWN_STEPS]
@@ -230,7 +227,8 @@ def _step_edit(journal: Journal, step_id: str, data: bytes, said: Word, *, fits:
     if history is None or not isinstance(history.outcome, rec.StepDone | rec.StepFailed) or not history.fingerprint:
         raise Refusal(f"step {step_id} of run {run_id!r} has no result of its own to edit; nothing was changed")
     if step_id.startswith((UNDO, CLEANUP)) or history.open_doubt(ANY_EPOCH):
-        how = f"settle it: holdfast resolve {run_id} {step_id}" if history.open_doubt(ANY_EPOCH) else "it is not a step of the agent's"
+        settle = f"settle it: holdfast resolve {run_id} {shlex.quote(step_id)}"
+        how = settle if history.open_doubt(ANY_EPOCH) else "it is not a step of the agent's"
         raise Refusal(f"step {step_id} of run {run_id!r} cannot be edited, {how}; nothing was changed")
     _refuse_misfit(step_id, history, data, fits)
     return rec.StepEdited(
@@ -351,18 +349,30 @@ def _made(
     )  # fmt: skip
     if engine.store.head(new_id) is None:
         append = _sealed(engine, new_id, _copied(rows, journal, after, parent or {}), [forked, *corrections])
+        append = append._replace(refs=_referred(engine, journal.head.run_id, append.rows))
         reach("fork.before")
         (stale,) = engine.store.append([append])
         reach("fork.after")
         if stale is None:
             return Forked(new_id)
+        if stale.missing:
+            gone, remedy = stale.missing[0][:12], f"See holdfast check {journal.head.run_id}, or fork at a step before it"
+            raise Refusal(f"artifact {gone} of run {journal.head.run_id!r} is not there any more; nothing was changed. {remedy}")
     return Forked(new_id, existed=True) if _is_there(engine, new_id, [forked, *corrections], untouched=untouched) else None
+
+
+def _referred(engine: Engine, source: str, rows: Sequence[Row]) -> list[str]:
+    """The artifacts of the source that stand in the fork, also in what it only knows: they stay when the source goes."""
+    if not isinstance(engine.store, Shelf):
+        return []
+    texts = [text for row in rows for text in (row.body, row.value, row.args) if text]
+    return [digest for digest in engine.store.blob_refs(source) if any(digest.encode() in text for text in texts)]
 
 
 def _known(rows: Sequence[Row], journal: Journal, after: int) -> bytes:
     """What the fork is to know: effects that the source did, or had superseded, and messages that it took after the point."""
     run_id, pairs = journal.head.run_id, [(row, record_of(row)) for row in rows]
-    messages = {**journal.unread, **{each.mark: each for each in unread(run_id, pairs, after)}}
+    messages = {**{each.mark: each for each in unread(run_id, pairs, after)}, **journal.unread}
     return told(run_id, [*journal.superseded, *happened(journal.histories.items(), after)], messages.values())
 
 
@@ -370,7 +380,7 @@ def _copied(rows: Sequence[Row], journal: Journal, after: int, parent: dict[str,
     """The records that the fork begins with: all up to the point, and what came later of steps that had begun by then."""
     pairs = [(row, record_of(row)) for row in rows]
     kept = standing(pairs, after, {step_id for step_id, found in journal.histories.items() if found.first_seq <= after})
-    kept = [(row, record) for row, record in kept if row.seq <= after or not isinstance(record, OF_THE_RUN)]
+    kept = [(row, record) for row, record in kept if row.seq <= after or _is_of_the_fork(journal, record, after)]
     kept = [(row, _called_by(parent, record) if isinstance(record, rec.RunStarted) else record) for row, record in kept]
     return [(row.seq, _as_copy(journal.head.run_id, record, late=row.seq > after), row.at_us) for row, record in kept]
 
@@ -379,6 +389,14 @@ def _called_by(parent: dict[str, str], started: rec.RunStarted) -> rec.RunStarte
     """How a fork begins: called by this run, or by none, whoever had called its source."""
     tags = {name: value for name, value in started.tags.items() if name != CHILD_OF}
     return started.but(parent=parent, tags={**tags, **child_tags(parent)})
+
+
+def _is_of_the_fork(journal: Journal, record: rec.Record, after: int) -> bool:
+    """Whether a record behind the point has its place in the fork: none of the run itself, nor a word on a question that does not stand."""
+    if isinstance(record, rec.AskAnswered | rec.AskClosed):
+        asked = journal.asks.get(record.step_id)
+        return asked is not None and asked.seq <= after
+    return not isinstance(record, OF_THE_RUN)
 
 
 def _as_copy(source: str, record: rec.Record, *, late: bool) -> rec.Record:

@@ -74,8 +74,10 @@ def _is_of(found: History, call: Call) -> bool:
 
 
 def _undone(call: Call, found: History) -> Life[bool]:
-    """Whether this effect had happened, and is undone now."""
+    """Whether this effect had happened, and is undone now; what another run did, from which this one branches, is that one's to undo."""
     run = call.run
+    if found.elsewhere:
+        return False
     if not found.landed():
         if found.open_doubt(run.journal.head.epoch + 1) and (found.started_us or found.lost):
             raise Parked
@@ -140,6 +142,10 @@ def _left(run: Run) -> list[str]:
     own = [(step_id, found) for step_id, found in run.journal.superseded if not found.elsewhere]
     when = "made before the code changed" if run.journal.turned is None else "superseded by an edit"
     told = {when: own, "known from what a repair moved aside": _traces(run)}
+    for call in newest_first(run):
+        found = run.journal.histories[call.step_id]
+        if found.elsewhere:
+            told.setdefault(f"done by run {found.elsewhere}", []).append((call.step_id, found))
     left = {
         why: [f"{found.name} (step {step_id})" for step_id, found in those if found.landed() or found.child] for why, those in told.items()
     }

@@ -138,8 +138,7 @@ def _written(holdfast: Holdfast, run_id: str, step_id: str, state: str | None, a
     file = Path(name)
     with os.fdopen(handle, "w", encoding="utf-8") as opened_file:
         opened_file.write(before)
-    code = subprocess.run([*shlex.split(editor), name], check=False).returncode  # noqa: S603 (the user's own editor)
-    after = file.read_text(encoding="utf-8")
+    code, after = _after(editor, file)
     if code or after == before:
         file.unlink()
         raise Refusal(f"the editor {'ended with code ' + str(code) if code else 'left it as it was'}; nothing was changed")
@@ -149,3 +148,16 @@ def _written(holdfast: Holdfast, run_id: str, step_id: str, state: str | None, a
         raise Refusal(f"{error}. What you wrote is kept in {file}") from error
     file.unlink()
     return said
+
+
+def _after(editor: str, file: Path) -> tuple[int, str]:
+    """How the editor ended, and what it left."""
+    try:
+        code = subprocess.run([*shlex.split(editor), str(file)], check=False).returncode  # noqa: S603 (the user's own editor)
+    except (OSError, ValueError) as error:
+        file.unlink()
+        raise Refusal(f"the editor {editor!r} cannot be started ({error}); nothing was changed. Set EDITOR, or say --value JSON") from error
+    try:
+        return code, file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise Refusal(f"what the editor left in {file} cannot be read ({error}); nothing was changed") from error
