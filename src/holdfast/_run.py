@@ -323,6 +323,7 @@ class Run:
         self.outlays: dict[str, Callable[[], Outlay]] = {}
         self.parked: dict[str, Parking] = {}
         self.started_here: list[asyncio.Task[Any]] = []
+        self.unwanted: dict[str, Cancelled] = {}  # steps whose child runs the code has cancelled
         self.awaits: set[str] | None = None
         self.keys: dict[str, tuple[str, str, str]] = {}
         self.cleanups: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object]]] = []

@@ -93,6 +93,7 @@ class Nested:
         run.outlays[self.journal.head.run_id] = taken.outlay if isinstance(taken, Run) else taken.ledger.outlay
         if isinstance(taken, Run):
             run.children[step_id] = taken
+            taken.cancelling = run.unwanted.get(step_id)
 
     def origin(self) -> str:
         """The root of the child's keys: another one in every branch of its parent's history."""
@@ -445,6 +446,8 @@ async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
         assert task is not None
         before = task.cancelling()
         run.root = task
+        if run.cancelling is not None:
+            run.cancel_root(task)
         _take_letters(engine, run)
         try:
             args, kwargs = _arguments(order, run)
@@ -482,9 +485,9 @@ async def _joined(run: Run, scope: Scope, outcome: Returned | Raised) -> Returne
                 await asyncio.wait(run.started_here)
             except asyncio.CancelledError as error:
                 outcome = Raised(error)
+    errors = [task.exception() for task in run.started_here if not task.cancelled()]
     if isinstance(outcome, Raised):
         return outcome
-    errors = [task.exception() for task in run.started_here if not task.cancelled()]
     return next((Raised(error) for error in errors if error is not None and not getattr(error, "__holdfast_asked__", False)), outcome)
 
 
