@@ -18,6 +18,7 @@ from ._ids import checked_text
 from ._inspect import loaded
 from ._journal import Journal
 from ._ledger import BUDGET
+from ._letters import tell_parent
 from ._replay import Question
 from ._runner import Engine, Order, escaped, silent
 from .budget import Budget, shown
@@ -341,13 +342,19 @@ def _resumed(engine: Engine, journal: Journal, why: str) -> rec.RunResumed:
 
 
 def _claimed(engine: Engine, journal: Journal, records: list[rec.Record]) -> bool:
-    """Whether the records went in; False where somebody else was faster."""
+    """Whether the records went in; False where somebody else was faster.
+
+    The parent of a child run is told before, so that no crash keeps it from learning of an end, and after, where it has looked meanwhile.
+    """
+    by = str(getattr(records[-1], "by", ""))
+    tell_parent(engine.store, engine.clock, journal, by=by)
     try:
         engine.committer.commit(journal, records)
     except LeaseLost:
         return False
     except Unwinding as stopped:
         raise getattr(stopped, "error", stopped) from stopped
+    tell_parent(engine.store, engine.clock, journal, by=by)
     return True
 
 

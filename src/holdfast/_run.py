@@ -267,7 +267,7 @@ class Parking(NamedTuple):
     run_id: str
     told: str
     wake_us: int
-    heard: frozenset[int]
+    heard: set[int]
     within: tuple[Parking, ...] = ()
 
     def family(self) -> Iterator[Parking]:

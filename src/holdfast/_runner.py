@@ -24,8 +24,9 @@ from ._drive import drive_async, drive_blocking
 from ._ending import Raised, Returned, concluded
 from ._failpoints import reach
 from ._journal import Journal
-from ._lease import Keeper, Observer, deliver
+from ._lease import CHILD, Keeper, Observer, deliver
 from ._ledger import recorded
+from ._letters import matters, tell_parent
 from ._replay import UNDO
 from ._run import EDGE_S, Group, Nest, OnAsk, Parking, Run, Scope, active, place
 from ._staying import Stay
@@ -33,6 +34,7 @@ from .budget import Budget
 from .codec.fingerprint import fingerprint
 from .errors import (
     Continued,
+    Damaged,
     LeaseLost,
     Parked,
     Refusal,
@@ -142,12 +144,11 @@ Errand: TypeAlias = Generator[Pause | Claim | Play, Any, Any]
 
 def attend(engine: Engine, order: Order) -> Errand:
     """From the order to its result, through whatever waits the run has in it."""
-    announced, taken, parking = False, None, Parking(order.run_id, "", 0, frozenset())
+    announced, taken, parking = False, None, Parking(order.run_id, "", 0, set())
     while True:
         try:
             taken = yield from _acquire(engine, order)
-            if order.nested is not None:
-                order.nested.entered(taken)
+            _tell_above(engine, order, taken)
             return (yield Play(taken)) if isinstance(taken, Run) else _result(engine, order, taken)
         except Continued:
             continue
@@ -163,6 +164,14 @@ def attend(engine: Engine, order: Order) -> Errand:
         finally:
             engine.keeper.let_go(order.run_id, order)
         yield from _until_moved(engine, order, parking)
+
+
+def _tell_above(engine: Engine, order: Order, taken: Run | Journal) -> None:
+    """Let the run that waits for this one know, before it goes on: its step, or where its parent is not here, with a letter."""
+    if order.nested is not None:
+        order.nested.entered(taken)
+    elif isinstance(taken, Run):
+        tell_parent(engine.store, engine.clock, taken.journal)
 
 
 async def attend_async(engine: Engine, order: Order) -> Any:
@@ -382,7 +391,7 @@ def resting(engine: Engine, run_id: str) -> Parking | None:
     within = [resting(engine, child) for child in Journal.load(*found).open_children()]
     if any(one is None for one in within):
         return None
-    return Parking(run_id, found[0].note, found[0].wake_us or 0, frozenset(), tuple(one for one in within if one is not None))
+    return Parking(run_id, found[0].note, found[0].wake_us or 0, set(), tuple(one for one in within if one is not None))
 
 
 def _refuse_conflict(order: Order, journal: Journal) -> None:
@@ -412,7 +421,7 @@ def _result(engine: Engine, order: Order, journal: Journal) -> Any:
 
 
 def _parking(order: Order, run: Run, waiting: RunWaiting) -> Parking:
-    return Parking(order.run_id, waiting.waits, run.wakes_us, frozenset(run.heard), tuple(run.parked.values()))
+    return Parking(order.run_id, waiting.waits, run.wakes_us, set(run.heard), tuple(run.parked.values()))
 
 
 def moved(engine: Engine, parking: Parking) -> bool:
@@ -421,9 +430,23 @@ def moved(engine: Engine, parking: Parking) -> bool:
         head = engine.store.head(one.run_id)
         if head is None or head.status != "waiting" or (head.wake_us and engine.clock.now_us() >= head.wake_us):
             return True
-        if any(letter.letter_id not in one.heard for letter in engine.store.letters([one.run_id])):
+        if _is_spoken_to(engine, one):
             return True
     return False
+
+
+def _is_spoken_to(engine: Engine, parking: Parking) -> bool:
+    """Whether there is a letter that the run would do something about; one that is of no use is not looked at again."""
+    unheard = [letter for letter in engine.store.letters([parking.run_id]) if letter.letter_id not in parking.heard]
+    found = engine.store.load(parking.run_id) if unheard else None
+    if found is None:
+        return False
+    try:
+        journal = Journal.load(*found)
+    except Damaged:
+        return True  # whoever takes it says so
+    parking.heard.update(letter.letter_id for letter in unheard if not matters(engine.store, engine.observer, journal, letter))
+    return any(letter.letter_id not in parking.heard for letter in unheard)
 
 
 def _until_moved(engine: Engine, order: Order, parking: Parking) -> Errand:
@@ -516,6 +539,9 @@ def _arguments(order: Order, run: Run) -> tuple[tuple[Any, ...], dict[str, Any]]
 def _take_letters(engine: Engine, run: Run) -> None:
     """What was said to the run while nobody owned it, before its code begins."""
     for letter in engine.store.letters([run.id]):
+        if letter.kind == CHILD:  # the code has yet to look at the child: once it has, nothing is left of this
+            run.heard.add(letter.letter_id)
+            run.stale.append(letter.letter_id)
         deliver(run, letter)
     if run.undo.asked is not None:
         run.retrace()
