@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
@@ -336,3 +337,24 @@ def test_a_call_that_changed_code_makes_again_takes_on_the_child_that_there_is()
         app.answer("r.3", "1", "red")
     assert play(store, outer) == "xred"
     assert done == ["old", "x", "new"]
+
+
+def test_start_in_a_def_agent_is_refused_and_one_that_is_not_awaited_is_noticed() -> None:
+    @hfs.agent
+    def blocking() -> None:
+        hfs.start(child, "a")  # type: ignore[unused-coroutine]
+
+    @hf.agent
+    async def forgetful(app: str) -> str:
+        start: Any = opened.start if app == "app" else hf.start
+        start(child, "a")
+        return await look("b")
+
+    with hf.Holdfast(MemoryStore()) as opened:
+        with pytest.raises(hf.Misuse, match=r"'hf\.start' cannot be called in agent .*nothing was executed"):
+            opened.run(blocking, run_id="r")
+        for name in ("hf", "app"):
+            with pytest.raises(hf.Misuse, match=r"'hf.start' \(step 1\) was called and never awaited"):
+                opened.run(forgetful, name, run_id=name)
+        assert {run.run_id for run in opened.runs()} == {"r", "hf", "app"}
+    assert done == ["b", "b"]

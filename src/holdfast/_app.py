@@ -18,7 +18,7 @@ from ._commit import Committer
 from ._decorators import Agent
 from ._duration import Duration, seconds
 from ._frames import without_our_frames
-from ._handle import Handle
+from ._handle import Handle, to_be_awaited
 from ._ids import checked_run_id, checked_text, new_run_id
 from ._lease import LEASE_S, Keeper, Observer
 from ._options import refuse_unknown
@@ -158,13 +158,18 @@ class Holdfast:
             raise
 
     @overload
-    async def start(
+    def start(
         self, agent: Callable[[*Ts], Coroutine[Any, Any, R]], /, *args: *Ts, **options: Unpack[RunOptions]
-    ) -> Handle[R]: ...
+    ) -> Coroutine[Any, Any, Handle[R]]: ...
     @overload
-    async def start(self, agent: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[RunOptions]) -> Handle[R]: ...
-    async def start(self, agent: Callable[[*Ts], Any], /, *args: *Ts, **options: Unpack[RunOptions]) -> Handle[Any]:
+    def start(
+        self, agent: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[RunOptions]
+    ) -> Coroutine[Any, Any, Handle[R]]: ...
+    def start(self, agent: Callable[[*Ts], Any], /, *args: *Ts, **options: Unpack[RunOptions]) -> Coroutine[Any, Any, Handle[Any]]:
         """Run an agent in this event loop (a `def` agent in a thread) and give a handle to it at once; inside a run, as its child."""
+        return to_be_awaited(lambda: self._begin(agent, args, options))
+
+    def _begin(self, agent: Any, args: tuple[Any, ...], options: RunOptions) -> Handle[Any]:
         nest = _inside()
         if nest is not None:
             if nest.engine is not self.engine:
@@ -523,27 +528,31 @@ def run(
 
 
 @overload
-async def start(
+def start(
     agent: Callable[[*Ts], Coroutine[Any, Any, R]], /, *args: *Ts,
     store: Store | str | Path | None = ..., **options: Unpack[RunOptions],
-) -> Handle[R]: ...  # fmt: skip
+) -> Coroutine[Any, Any, Handle[R]]: ...  # fmt: skip
 @overload
-async def start(
+def start(
     agent: Callable[[*Ts], R], /, *args: *Ts, store: Store | str | Path | None = ..., **options: Unpack[RunOptions]
-) -> Handle[R]: ...
-async def start(
+) -> Coroutine[Any, Any, Handle[R]]: ...
+def start(
     agent: Callable[[*Ts], Any], /, *args: *Ts, store: Store | str | Path | None = None, **options: Unpack[RunOptions]
-) -> Handle[Any]:
+) -> Coroutine[Any, Any, Handle[Any]]:
     """Run an agent in this event loop and give a handle to it at once; the store is closed when the run has ended.
 
     Inside a run, the agent is a child run, in the same store, which is waited for before its parent is done.
     """
+    return to_be_awaited(lambda: _begun(agent, args, store, options))
+
+
+def _begun(agent: Any, args: tuple[Any, ...], store: Store | str | Path | None, options: RunOptions) -> Handle[Any]:
     _refuse_while_loading()
     nest = _inside()
     if nest is not None:
         return _child_handle(nest, agent, args, options)
     app = Holdfast(store)
-    handle: Handle[Any] = await app.start(agent, *args, **options)
+    handle = app._begin(agent, args, options)  # noqa: SLF001 (what `app.start` awaits)
     handle.when_ended(app.close)
     return handle
 

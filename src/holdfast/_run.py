@@ -323,6 +323,7 @@ class Run:
         self.outlays: dict[str, Callable[[], Outlay]] = {}
         self.parked: dict[str, Parking] = {}
         self.started_here: list[asyncio.Task[Any]] = []
+        self.listen: Callable[[], None] = lambda: None  # take the letters that came since
         self.unwanted: dict[str, Cancelled] = {}  # steps whose child runs the code has cancelled
         self.awaits: set[str] | None = None
         self.keys: dict[str, tuple[str, str, str]] = {}

@@ -549,6 +549,11 @@ def _take_letters(engine: Engine, run: Run) -> None:
             run.root.get_loop().call_later(EDGE_S, run.end_when_known, run.root)
 
 
+def _listen(engine: Engine, run: Run) -> None:
+    for letter in engine.store.letters([run.id]):
+        deliver(run, letter)
+
+
 class _Stage:
     """The run is registered while its code executes, and no longer."""
 
@@ -557,6 +562,7 @@ class _Stage:
 
     def __enter__(self) -> Scope:
         self._engine.keeper.runs[self._run.id] = self._run
+        self._run.listen = lambda: _listen(self._engine, self._run)
         active.add(self._run)
         scope = Scope(self._run, "", None)
         self._token = place.set(scope)

@@ -25,8 +25,9 @@ from ._decorators import Step
 from ._duration import Duration, seconds
 from ._failpoints import reach
 from ._ids import checked_run_id, checked_text
+from ._mail import Message
 from ._replay import QUESTION
-from ._run import A_TIME, LETTER_GRACE_US, MESSAGE, Body, Scope, active, place
+from ._run import A_TIME, LETTER_GRACE_US, MESSAGE, Body, Run, Scope, active, place
 from .codec.values import codec_for
 from .errors import Misuse, NestedStep, NoRun, NotKept, Undeliverable, WrongMode
 
@@ -191,7 +192,7 @@ def _received(call: Call, name: str, asked: Asking) -> Life[Came]:
     run, length_us = call.run, None if asked.timeout_s is None else int(asked.timeout_s * 1e6)
     until_us = yield from _begun(call, f"{MESSAGE}{name}", lambda: 0 if length_us is None else run.clock.now_us() + length_us)
     while True:
-        message = run.mail.take(name)
+        message = run.mail.take(name) or _just_come(run, name)
         if message is not None:
             taken = rec.MessageTaken(step_id=call.step_id, name=name, key=message.key, by=message.by, again=message.again)
             unfit = misfit(asked.wants, message.value) or _line(call.unfit(message.encoded()))
@@ -203,6 +204,12 @@ def _received(call: Call, name: str, asked: Asking) -> Life[Came]:
             return _without(asked, f"no message {name!r} came in time")
         else:
             yield WaitForPerson(f"{MESSAGE}{name}", until_us + LETTER_GRACE_US if until_us else 0, call.step_id)
+
+
+def _just_come(run: Run, name: str) -> Message | None:
+    """A message that is in the store already: who waits need not wait for it to be brought."""
+    run.listen()
+    return run.mail.take(name)
 
 
 def _begun(call: Call, what: str, until: Callable[[], int]) -> Life[int]:
