@@ -358,3 +358,17 @@ def test_start_in_a_def_agent_is_refused_and_one_that_is_not_awaited_is_noticed(
                 opened.run(forgetful, name, run_id=name)
         assert {run.run_id for run in opened.runs()} == {"r", "hf", "app"}
     assert done == ["b", "b"]
+
+
+def test_arguments_that_do_not_fit_leave_no_child_behind() -> None:
+    @hf.agent
+    async def outer(how: str) -> None:
+        wrong: Any = 5
+        await (child(wrong) if how == "called" else (await hf.start(child, wrong)).result())
+
+    with hf.Holdfast(MemoryStore()) as app:
+        for how in ("called", "started"):
+            with pytest.raises(hf.NotKept) as caught:
+                app.run(outer, how, run_id=how)
+            assert not any("tells more" in note for note in caught.value.__notes__)
+            assert app.show(how).children == []

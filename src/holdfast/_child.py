@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from . import _operate
 from . import _records as rec
+from ._artifact import Desk, at_desk
 from ._branches import async_scope
 from ._calls import Call, Spec
 from ._commands import Came, Commit, Invoke, Life, Pause, WaitForPerson
@@ -166,6 +167,8 @@ class Calling:
         found = self._engine.store.load(child)
         if found is not None:
             refuse_foreign(Journal.load(*found), call)
+        with at_desk(Desk(self._engine.store, run.clock, child)):
+            self._agent.orders.keep(call.args, call.kwargs)  # what cannot be kept is refused before there is a child
         reach("child.before")
         yield Commit([rec.ChildStarted(step_id=call.step_id, child=child, name=call.spec.name, fingerprint=call.fingerprint)])
         reach("child.after")

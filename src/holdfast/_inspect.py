@@ -21,6 +21,7 @@ from ._ids import checked_run_id
 from ._journal import Journal
 from ._letters import moved_children
 from ._lineage import named, result_of
+from ._options import checked_statuses
 from ._replay import UNDO, History, Question
 from ._runner import Engine, refuse_pruned
 from ._shelved import damaged_artifacts
@@ -157,7 +158,7 @@ def runs(
     """The runs that match, the one that changed last first."""
     if not 0 < limit <= MAX_LISTED:
         raise Misuse(f"limit={limit}: between 1 and {MAX_LISTED} runs can be listed at once")
-    statuses = (status,) if isinstance(status, str) else tuple(status)
+    statuses = checked_statuses(status)
     before = None if idle is None else engine.clock.now_us() - int(seconds(idle, "idle") * 1e6)
     stored = tuple("running" if each == STOPPED else each for each in statuses)
     query = Query(statuses=stored, agent=agent, tags=tuple(tags.items()), idle_before_us=before, limit=limit)

@@ -155,6 +155,7 @@ def _refuse_unless_taken(engine: Engine, run_id: str, ask_id: str, letter_id: in
 def _read(asked: rec.AskOpened, given: Given) -> dict[str, Any]:
     """An answer as it is stored; one that is not what was asked for is refused."""
     value = read(asked.wants, str(given.value)) if given.typed else given.value
+    _encoded(value)
     problem = misfit(asked.wants, value)
     if problem:
         raise Refusal(f"{problem}; nothing was changed")
@@ -178,14 +179,29 @@ def send(engine: Engine, run_id: str, name: str, value: object, *, by: str, key:
     """Leave a message for a run, which keeps it until its code takes it; gives what happens next, in words."""
     if not checked_text(name, "the name of a message"):
         raise Refusal("a message needs a name, the one that the run receives; nothing was sent")
-    head, _ = loaded(engine, run_id)
+    head, rows = loaded(engine, run_id)
     if head.status in ("done", "cancelled"):
         raise Refusal(f"run {run_id!r} is {head.status} and takes no messages any more; nothing was sent")
     body = {"name": name, "value": json.loads(_encoded(value)), "by": checked_text(by, "by"), "key": checked_text(key, "key")}
+    if before := _sent_before(engine, Journal.load(head, rows), body) if key else "":
+        return before
     reach("send.before")
     engine.store.post(run_id, "message", json.dumps(body).encode(), engine.clock.now_us())
     reach("send.after")
     return f"the message is kept until the run receives {name!r}"
+
+
+def _sent_before(engine: Engine, journal: Journal, body: dict[str, Any]) -> str:
+    """What became of the message that was sent under this key before, or nothing; the first one holds, whatever this one says."""
+    told = f"a message with key {body['key']!r} was sent before"
+    if body["key"] in journal.taken:
+        return f"{told}, and the run has taken it; nothing was sent"
+    for letter in engine.store.letters([journal.head.run_id]):
+        other = json.loads(letter.body) if letter.kind == "message" else {}
+        if other.get("key") == body["key"]:
+            same = (other.get("name"), other.get("value")) == (body["name"], body["value"])
+            return f"{told}{'' if same else ' with something else in it, which holds'}; nothing was sent"
+    return ""
 
 
 def cancel(engine: Engine, run_id: str, *, by: str, reason: str) -> str:

@@ -38,6 +38,8 @@ Who: TypeAlias = str | Sequence[str]
 SHORT_S = 1.0
 """A sleep that ends within this time is waited for in place: to unwind the code and to replay it takes longer."""
 
+ASK_FOR = "Ask for bool, str, int, float, a Literal or a pydantic model"
+
 MISSING: Any = inspect.Parameter.empty
 
 log = logging.getLogger("holdfast")
@@ -70,11 +72,17 @@ def asking(question: str, kind: Any, *, is_async: bool, details: Any, timeout: D
     checked_text(question, "the question")
     if not question:
         raise Misuse("hf.ask was given no question; nothing was asked")
-    names = tuple(checked_text(name, "who") for name in ((who,) if isinstance(who, str) else who))
+    names = tuple(checked_text(name, "who") for name in _names(who))
     asked = Asking(wants=_wants(kind), who=names, timeout_s=None if timeout is None else seconds(timeout, "timeout"), default=default)
     _refuse_default(kind, asked)
     _refuse_unplain(details, "details")
     return _step("ask", _ask, kind, is_async=is_async, wait=lambda call: _answered(call, asked))(question, shown(asked.wants), details)
+
+
+def _names(who: object) -> Sequence[str]:
+    if not isinstance(who, str | list | tuple | set | frozenset):
+        raise Misuse(f"who={who!r:.80} must be a name or several; nothing was asked")
+    return (who,) if isinstance(who, str) else tuple(who)
 
 
 def sleeping(until: Duration | datetime, *, is_async: bool) -> Any:
@@ -125,10 +133,12 @@ def _refuse_unplain(value: object, what: str) -> None:
 
 
 def _wants(kind: Any) -> Wants:
+    if inspect.isroutine(kind):
+        raise Misuse(f"nobody can answer with {kind!r}: it is a function, not a type. {ASK_FOR}")
     try:
         return wants_of(kind)
     except Exception as error:
-        raise Misuse(f"nobody can answer with {kind!r}: {error}. Ask for bool, str, int, float, a Literal or a pydantic model") from error
+        raise Misuse(f"nobody can answer with {kind!r}: {error}. {ASK_FOR}") from error
 
 
 def _refuse_default(kind: Any, asked: Asking) -> None:

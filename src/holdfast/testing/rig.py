@@ -112,6 +112,8 @@ class Rig:
 
         A key is the question, with * for anything, or a compiled pattern, or the name of the effect or question. Each may serve often.
         """
+        if not isinstance(answers, Mapping):
+            raise Misuse(f"answers takes a dict of questions and answers, not {answers!r:.80}")
         self._prepared[:0] = [Prepared(asked, answer, by) for asked, answer in answers.items()]
 
     def crash(self, *, before: str = "", inside: str = "", after: str = "", nth: int = 1) -> None:
