@@ -99,3 +99,27 @@ def test_who_sends_the_same_key_again_is_told_what_holds(app: hf.Holdfast) -> No
         other = app.send("r", "note", 2, key="k")
         assert other == "a message with key 'k' was sent before with something else in it, which holds; nothing was sent"
         assert len(app.store.letters(["r"])) == 1
+
+
+def test_an_artifact_that_is_none_is_told_by_its_types() -> None:
+    @hf.agent
+    async def agent() -> hf.Artifact:
+        wrong: Any = "text"
+        return wrong  # type: ignore[no-any-return]
+
+    with pytest.raises(hf.NotKept, match="Artifact was expected and str found"):
+        play(MemoryStore(), agent)
+
+
+def test_what_is_not_returned_is_not_to_be_annotated_as_a_result() -> None:
+    @hf.step
+    async def saving() -> None:
+        wrong: Any = ["a"]
+        hf.partial(list[int]).save(wrong)
+
+    @hf.agent
+    async def agent() -> None:
+        await saving()
+
+    with pytest.raises(hf.NotKept, match=r"Give what was declared: list\[int\]"):
+        play(MemoryStore(), agent)
