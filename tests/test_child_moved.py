@@ -10,7 +10,7 @@ import pytest
 import holdfast as hf
 from crashing import LEASE_S, dies_at, play, status
 from holdfast import _letters
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreFailed
 from holdfast.store import Store
 from holdfast.stores.memory import MemoryStore
 
@@ -161,3 +161,23 @@ def test_a_child_that_its_own_parent_cancels_leaves_no_letter() -> None:
         assert app.run(hasty, run_id="r") == "late"
     assert (status(store, "r.2"), letters(store)) == ("cancelled", [])
 
+
+
+def test_a_child_whose_parent_cannot_be_told_does_not_go_on_and_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    parked(store)
+    answered(store, "r.1", "1", "a")
+    for letter in store.letters(["r"]):
+        store._letters.pop(letter.letter_id)  # as if the parent had looked
+
+    def full(*_: object) -> int:
+        raise StoreFailed(store.url, "the disk is full")
+
+    with hf.Holdfast(store, lease=LEASE_S) as app:
+        with monkeypatch.context() as broken:
+            broken.setattr(store, "post", full)
+            with pytest.raises(StoreFailed):
+                app.resume_here("r.1", AGENTS, wait=False)
+        app.engine.keeper.release_orphans()
+        assert status(store, "r.1") == "queued"
+    assert resumed(store, "r.1") == "waits"

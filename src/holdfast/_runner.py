@@ -171,7 +171,12 @@ def _tell_above(engine: Engine, order: Order, taken: Run | Journal) -> None:
     if order.nested is not None:
         order.nested.entered(taken)
     elif isinstance(taken, Run):
-        tell_parent(engine.store, engine.clock, taken.journal)
+        try:
+            tell_parent(engine.store, engine.clock, taken.journal)
+        except BaseException:  # it does not go on then: nobody plays what was claimed
+            engine.committer.enter(-1)
+            engine.keeper.orphans.add(order.run_id)
+            raise
 
 
 async def attend_async(engine: Engine, order: Order) -> Any:
