@@ -210,7 +210,7 @@ def test_an_operator_goes_on_with_the_recorded_arguments(store: Store, tmp_path:
         play(store, agent, hf.Artifact(tmp_path / "code"), hf.Artifact(b"file"))
     shutil.rmtree(tmp_path / "code")
     with hf.Holdfast(store) as app:
-        assert app.resume_here("r", [agent], where="this test") == "afile"  # type: ignore[list-item]
+        assert app.resume_here("r", [agent], where="this test") == "afile"
 
 
 @pytest.mark.parametrize("damage", ["changed", "gone"])

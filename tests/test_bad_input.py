@@ -87,7 +87,7 @@ VERBS: dict[str, Callable[[hf.Holdfast, str], object]] = {
     "resolve": lambda app, run_id: app.resolve(run_id, "1", not_landed=True),
     "cancel": lambda app, run_id: app.cancel(run_id),
     "resume": lambda app, run_id: app.resume(run_id),
-    "resume_here": lambda app, run_id: app.resume_here(run_id, [greet], where="here"),  # type: ignore[list-item]
+    "resume_here": lambda app, run_id: app.resume_here(run_id, [greet], where="here"),
 }
 
 
@@ -223,7 +223,7 @@ def test_arguments_that_do_not_fit_start_nothing(app: hf.Holdfast, args: tuple[s
 def test_an_agent_that_is_not_there_is_named_with_those_that_are(app: hf.Holdfast) -> None:
     app.run(greet, "you", run_id="one")
     with pytest.raises(UnknownAgent, match=r"app\.py has no agent named 'greet' \(it has: other\); the run is unchanged"):
-        app.resume_here("one", [other], where="app.py")  # type: ignore[list-item]
+        app.resume_here("one", [other], where="app.py")
 
 
 NOT_AGENTS = {"step": look, "class": str, "builtin": print, "lambda": lambda: None, "number": 7, "nothing": None, "name": "greet"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
@@ -316,3 +317,38 @@ def test_a_call_that_changed_code_makes_again_takes_on_the_child_that_there_is()
         app.answer("r.3", "1", "red")
     assert play(store, outer) == "xred"
     assert done == ["old", "x", "new"]
+
+
+def test_start_in_a_def_agent_is_refused_and_one_that_is_not_awaited_is_noticed() -> None:
+    @hfs.agent
+    def blocking() -> None:
+        hfs.start(child, "a")  # type: ignore[unused-coroutine]
+
+    @hf.agent
+    async def forgetful(app: str) -> str:
+        start: Any = opened.start if app == "app" else hf.start
+        start(child, "a")
+        return await look("b")
+
+    with hf.Holdfast(MemoryStore()) as opened:
+        with pytest.raises(hf.Misuse, match=r"'hf\.start' cannot be called in agent .*nothing was executed"):
+            opened.run(blocking, run_id="r")
+        for name in ("hf", "app"):
+            with pytest.raises(hf.Misuse, match=r"'hf.start' \(step 1\) was called and never awaited"):
+                opened.run(forgetful, name, run_id=name)
+        assert {run.run_id for run in opened.runs()} == {"r", "hf", "app"}
+    assert done == ["b", "b"]
+
+
+def test_arguments_that_do_not_fit_leave_no_child_behind() -> None:
+    @hf.agent
+    async def outer(how: str) -> None:
+        wrong: Any = 5
+        await (child(wrong) if how == "called" else (await hf.start(child, wrong)).result())
+
+    with hf.Holdfast(MemoryStore()) as app:
+        for how in ("called", "started"):
+            with pytest.raises(hf.NotKept) as caught:
+                app.run(outer, how, run_id=how)
+            assert not any("tells more" in note for note in caught.value.__notes__)
+            assert app.show(how).children == []

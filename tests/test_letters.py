@@ -14,6 +14,7 @@ import pytest
 import holdfast as hf
 from agents_for_tests.sites import eventually
 from holdfast import _operate
+from holdfast._runner import moved, resting
 from holdfast.errors import Refusal
 
 
@@ -383,3 +384,20 @@ def test_a_letter_that_cannot_be_read_does_not_stop_the_beat(app: hf.Holdfast, o
     eventually(lambda: app.engine.keeper.runs["r"].cancelling is not None, within_s=5)
     go_on.set()
     assert isinstance(run.join(), hf.RunCancelled)
+
+
+def test_a_message_that_nobody_waits_for_does_not_move_a_parked_run() -> None:
+    @hf.agent
+    async def waiting() -> str:
+        return await hf.receive("wanted", str)
+
+    with hf.Holdfast("memory:") as app:
+        with pytest.raises(hf.RunWaiting):
+            app.run(waiting, run_id="r", wait=False)
+        parking = resting(app.engine, "r")
+        assert parking is not None
+        app.send("r", "other", "early")
+        assert not moved(app.engine, parking)
+        app.send("r", "wanted", "now")
+        assert moved(app.engine, parking)
+        assert app.run(waiting, run_id="r") == "now"

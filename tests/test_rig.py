@@ -461,3 +461,9 @@ def test_the_page_on_testing_is_a_test_that_passes(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env=surroundings(), capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout
     assert int(re.findall(r"(\d+) passed", done.stdout)[0]) >= page.count("\ndef test_")
+
+
+def test_a_count_of_what_there_is_not_is_refused(rig: Rig) -> None:
+    assert rig.count("price") == 0
+    with pytest.raises(hf.Misuse, match="no step, effect, probe or agent is named 'prise'; did you mean 'price'"):
+        rig.count("prise")

@@ -508,3 +508,22 @@ def test_a_question_that_is_not_awaited_is_noticed() -> None:
     with pytest.raises(Misuse, match="await"):
         hf.run(waiting, run_id="r", store=store, wait=False)
     assert lines(store) == ["run.started", "run.failed"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_message_that_is_there_is_received_without_parking(mode: str) -> None:
+    @hf.agent
+    async def own() -> str:
+        await hf.send("r", "note", "a")
+        return await hf.receive("note", str)
+
+    @hf.agent(name="own")
+    def blocking() -> str:
+        hfs.send("r", "note", "a")
+        return hfs.receive("note", str)
+
+    store = MemoryStore()
+    with hf.Holdfast(store) as app:
+        assert app.run(own if mode == "async" else blocking, run_id="r", wait=False) == "a"
+    assert store.letters(["r"]) == []
+    assert "run.waiting" not in lines(store)

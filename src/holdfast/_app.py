@@ -18,7 +18,7 @@ from ._commit import Committer
 from ._decorators import Agent
 from ._duration import Duration, seconds
 from ._frames import without_our_frames
-from ._handle import Handle
+from ._handle import Handle, to_be_awaited
 from ._ids import checked_run_id, checked_text, new_run_id
 from ._lease import LEASE_S, Keeper, Observer
 from ._options import refuse_unknown
@@ -26,7 +26,7 @@ from ._run import Body, OnAsk, Scope, place
 from ._runner import Engine, Order, attend_async, attend_blocking
 from ._terminal import at_a_terminal
 from .budget import Budget, checked
-from .errors import Misuse, NestedStep, WrongMode
+from .errors import Misuse, NestedStep
 from .store import Store
 from .stores.opening import open_store
 
@@ -165,14 +165,11 @@ class Holdfast:
     def start(
         self, agent: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[RunOptions]
     ) -> Coroutine[Any, Any, Handle[R]]: ...
-    def start(
-        self, agent: Callable[[*Ts], Any], /, *args: *Ts, **options: Unpack[RunOptions]
-    ) -> Coroutine[Any, Any, Handle[Any]]:
+    def start(self, agent: Callable[[*Ts], Any], /, *args: *Ts, **options: Unpack[RunOptions]) -> Coroutine[Any, Any, Handle[Any]]:
         """Run an agent in this event loop (a `def` agent in a thread) and give a handle to it at once; inside a run, as its child."""
-        _refuse_in_def()
-        return self._started(agent, args, options)
+        return to_be_awaited(lambda: self._begin(agent, args, options))
 
-    async def _started(self, agent: Any, args: tuple[Any, ...], options: RunOptions) -> Handle[Any]:
+    def _begin(self, agent: Any, args: tuple[Any, ...], options: RunOptions) -> Handle[Any]:
         nest = _inside()
         if nest is not None:
             if nest.engine is not self.engine:
@@ -191,13 +188,15 @@ class Holdfast:
     def handle(self, run_id: str, agent: Callable[..., Any] | None = None) -> Handle[Any]:
         """A handle to a run that any process executes; with its agent, the result is given in the agent's type, else as plain JSON."""
         if agent is not None and not isinstance(agent, Agent):
-            raise Misuse(_not_an_agent(agent))
+            raise Misuse(f"app.handle was given {agent!r:.80}, which is no agent. Give the agent of the run, or none")
         return Handle(self.engine, checked_run_id(run_id), agent=agent)
 
     def tail(self, run_id: str, *, after: int = 0) -> Iterator[Event]:
         """The records of a run behind `after` and what it emits, live and blocking, until it has ended and nobody executes it."""
         from . import _follow
 
+        if not isinstance(after, int):
+            raise Misuse(f"after={after!r:.80} must be the number of a record")
         return _follow.tail(self.engine, run_id, after=after)
 
     def runs(
@@ -226,11 +225,11 @@ class Holdfast:
 
         return _inspect.show(self.engine, run_id)
 
-    def show_at(self, run_id: str, step_id: str) -> CheckpointView:
+    def show_at(self, run_id: str, step_id: str | int) -> CheckpointView:
         """What the agent knew after a step: its call and result, the state, and what came before."""
         from . import _inspect
 
-        return _inspect.show_at(self.engine, run_id, step_id)
+        return _inspect.show_at(self.engine, run_id, str(step_id))
 
     def drift(self, run_id: str, *, urls: bool = False) -> list[Comparison]:
         """What a run relies on, compared with what it is here and now; with urls=True, pages are fetched too. Nothing is written."""
@@ -248,7 +247,7 @@ class Holdfast:
         """What differs between two checkpoints, each RUN@STEP or RUN as it stands now; of two runs, also where they part."""
         from . import _compare
 
-        return _compare.diff(self.engine, left, right)
+        return _compare.diff(self.engine, checked_text(left, "left"), checked_text(right, "right"))
 
     def inbox(self) -> list[Item]:
         """What needs a person: doubts and blocked runs, each with the command that settles it."""
@@ -308,7 +307,7 @@ class Holdfast:
     def resolve(
         self,
         run_id: str,
-        step_id: str,
+        step_id: str | int,
         *,
         landed: object = ...,
         not_landed: bool = False,
@@ -319,12 +318,12 @@ class Holdfast:
         from . import _operate
 
         who = by or _operate.somebody()
-        return _operate.resolve(self.engine, run_id, step_id, landed=landed, not_landed=not_landed, by=who, reason=reason)
+        return _operate.resolve(self.engine, run_id, str(step_id), landed=landed, not_landed=not_landed, by=who, reason=reason)
 
     def answer(
         self,
         run_id: str,
-        ask_id: str,
+        ask_id: str | int,
         value: object = ...,
         *,
         yes: bool | None = None,
@@ -339,10 +338,12 @@ class Holdfast:
         """
         from . import _operate
 
+        if not isinstance(about, int):
+            raise Misuse(f"about={about!r:.80} must be the number that `inbox` gave; nothing was changed")
         if sum((value is not ..., yes is not None, typed is not None)) != 1:
             raise Misuse("answer takes one of value, yes= and typed=; nothing was changed")
         given = _operate.Given(typed, typed=True) if typed is not None else _operate.Given(yes if yes is not None else value)
-        return _operate.answer(self.engine, run_id, ask_id, given=given, by=by or _operate.somebody(), reason=reason, about=about)
+        return _operate.answer(self.engine, run_id, str(ask_id), given=given, by=by or _operate.somebody(), reason=reason, about=about)
 
     def send(self, run_id: str, name: str, value: object = None, *, key: str = "", by: str | None = None) -> str:
         """Leave a message for a run; its code takes it with `hf.receive`, once, now or later. The same `key` again is the same message."""
@@ -425,15 +426,20 @@ class Holdfast:
         """Make another run that goes on from a step of this one, and give its id; it knows which effects happened after that step."""
         from . import _operate, _timetravel
 
+        if edits is not None and not isinstance(edits, Mapping):
+            raise Misuse(f"edits={edits!r:.80} must be a dict of steps and values; nothing was changed")
         said = _timetravel.word(by or _operate.somebody(), reason, effects)
         given = {str(name): each for name, each in (edits or {}).items()}
         return _timetravel.fork(self.engine, run_id, at=str(at), edits=given, new_id=new_id, said=said).run_id
 
-    def resume_here(self, run_id: str, agents: Sequence[Agent[..., Any]], *, where: str, wait: bool = True) -> Any:
-        """Go on with a run now, in this process, with one of these agents."""
+    def resume_here(self, run_id: str, agents: Sequence[Callable[..., Any]], *, where: str = "agents", wait: bool = True) -> Any:
+        """Go on with a run now, in this process, with the one of these agents that it is of; `where` is what errors say they are from."""
         from . import _operate
 
-        return self.carry_out(_operate.order_for(self.engine, run_id, agents, where=where, wait=wait))
+        known = [agent for agent in agents if isinstance(agent, Agent)]
+        if len(known) < len(agents):
+            raise Misuse(f"resume_here was given {next(one for one in agents if one not in known)!r:.80}, which is no agent; nothing began")
+        return self.carry_out(_operate.order_for(self.engine, run_id, known, where=where, wait=wait))
 
 
 def _checked_on_ask(on_ask: OnAsk | None) -> OnAsk | None:
@@ -462,14 +468,6 @@ def _refuse_while_loading() -> None:
     if loading.get():
         remedy = "put hf.run(...) under `if __name__ == '__main__':`"
         raise Misuse(f"{loading.get()} starts a run while it is loaded for its agents; nothing was started: {remedy}")
-
-
-def _refuse_in_def() -> None:
-    """In a `def` agent nobody would await what `start` gives."""
-    where = place.get()
-    if isinstance(where, Scope) and where.run.blocking:
-        remedy = "It is a `def` agent: call the other agent itself; beside other work, in a branch: hf.gather(lambda: other(...), ...)"
-        raise WrongMode("hf.start", where.run.started.agent, remedy)
 
 
 def _inside() -> Children | None:
@@ -554,17 +552,16 @@ def start(
 
     Inside a run, the agent is a child run, in the same store, which is waited for before its parent is done.
     """
+    return to_be_awaited(lambda: _begun(agent, args, store, options))
+
+
+def _begun(agent: Any, args: tuple[Any, ...], store: Store | str | Path | None, options: RunOptions) -> Handle[Any]:
     _refuse_while_loading()
-    _refuse_in_def()
-    return _started(agent, args, store, options)
-
-
-async def _started(agent: Any, args: tuple[Any, ...], store: Store | str | Path | None, options: RunOptions) -> Handle[Any]:
     nest = _inside()
     if nest is not None:
         return _child_handle(nest, agent, args, options)
     app = Holdfast(store)
-    handle: Handle[Any] = await app.start(agent, *args, **options)
+    handle = app._begin(agent, args, options)  # noqa: SLF001 (what `app.start` awaits)
     handle.when_ended(app.close)
     return handle
 

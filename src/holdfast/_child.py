@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from . import _operate
 from . import _records as rec
 from ._again import Before, child_before
+from ._artifact import Desk, at_desk
 from ._branches import async_scope
 from ._calls import Call, Spec
 from ._commands import Came, Commit, Invoke, Life, Pause, WaitForPerson
@@ -43,6 +44,7 @@ from .codec.signature import return_annotation
 from .errors import (
     BranchLost,
     BudgetExceeded,
+    Cancelled,
     ChildStopped,
     Damaged,
     LeaseLost,
@@ -206,6 +208,8 @@ class Calling:
         if history is None or history.child != plan.child:
             if found is not None:
                 refuse_foreign(Journal.load(*found), call)
+            with at_desk(Desk(self._engine.store, call.run.clock, plan.child)):
+                self._agent.orders.keep(call.args, call.kwargs)  # what cannot be kept is refused before there is a child
             reach("child.before")
             yield Commit([_started(call, plan.child).but(fork_of=plan.fork_of)])
             reach("child.after")
@@ -382,6 +386,10 @@ def _dropped(engine: Engine, call: Call, child: str) -> None:
     _closed(engine, child, by=f"run {call.run.id}", reason=f"step {call.step_id}, which had called it, was cancelled")
 
 
+def _cancel(run_id: str, reason: str) -> None:
+    """The arguments of a cancel, for its fingerprint."""
+
+
 class Started:
     """A child run that executes beside the code that started it."""
 
@@ -433,12 +441,16 @@ class Started:
         return "queued" if head is None else head.status
 
     def cancel(self, *, undo: bool, by: str, reason: str) -> None:
-        """Cancel the child, as a step of its parent; one that has ended stays as it is."""
+        """Cancel the child, as a step of its parent; one that has ended stays as it is, and one that has not begun does nothing.
+
+        What the code wants is recorded first, and done whenever the code comes by here: after a crash, too.
+        """
         if undo:
             raise Misuse("a child run cannot be undone by its parent's code; nothing was changed. Cancel it without undo")
-        who = by or f"run {self._call.run.id}"
-
-        def cancel_child(run_id: str, reason: str) -> None:
-            _closed(self._engine, run_id, by=who, reason=reason)
-
-        Step(Spec(fn=cancel_child, name="cancel", is_async=False))(self.run_id, reason)
+        run, step_id, who = self._call.run, self._call.step_id, by or f"run {self._call.run.id}"
+        Step(Spec(fn=_cancel, name="cancel", is_async=False))(self.run_id, reason)
+        run.unwanted.setdefault(step_id, Cancelled(who, reason))
+        history = run.journal.histories.get(step_id)
+        if history is not None and history.child:  # else it has not begun, and a run of that id is none of ours
+            reach("child.before_cancel")
+            _closed(self._engine, self.run_id, by=who, reason=reason)

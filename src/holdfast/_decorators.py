@@ -70,12 +70,17 @@ class Declared:
         return self if instance is None else MethodType(cast("Callable[..., Any]", self), instance)
 
 
+names: set[str] = {"ask", "sleep", "receive", "send"}
+"""What there is to be called, by name, in this process: who counts calls of something else has mistyped it."""
+
+
 class Step(Declared):
     """A step or an effect."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec.fn)
         self.spec = spec
+        names.add(spec.name)
 
     def __repr__(self) -> str:
         return f"<{'effect' if self.spec.effect else 'step'} {self.spec.name}>"
@@ -168,6 +173,7 @@ class Agent(Declared, Generic[P, R]):
             raise Misuse(f"durability={durability!r}: a step is on the disk when it returns ('step'), or with the next flush ('milestone')")
         self.on_model_change, self.on_failure, self.durability = on_model_change, on_failure, durability
         self.name, self.version = name or getattr(fn, "__name__", "agent"), version
+        names.add(self.name)
         self.budget = checked_budget(budget, f"agent {self.name!r}")
         self.is_async = inspect.iscoroutinefunction(fn)
         self.arguments, self.orders = Arguments(fn, ()), OrderCodec(fn)
@@ -478,6 +484,7 @@ def _is_async(fn: Any) -> bool:
 def _function(fn: Any, what: str) -> Callable[..., Any]:
     if not callable(fn):
         raise Misuse(f"@hf.{what} decorates a function, not {type(fn).__name__}. Options are keywords: @hf.{what}(name=...)")
+    names.add(getattr(fn, "__name__", ""))
     try:
         inspect.signature(fn)
     except ValueError:

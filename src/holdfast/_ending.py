@@ -285,7 +285,7 @@ def _unawaited(run: Run) -> NotAwaited | None:
     for step_id, (name, awaiting) in run.unawaited.items():
         if inspect.getcoroutinestate(awaiting) == inspect.CORO_CREATED:
             awaiting.close()
-            return NotAwaited(name, step_id)
+            return NotAwaited(name, step_id.partition(" ")[0])
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from ._decorators import Agent
@@ -12,8 +12,9 @@ from ._duration import Duration, seconds
 from ._journal import Journal
 from ._records import RunCancelled as CancelledRecord
 from ._records import RunDone
+from ._run import Scope, place
 from ._runner import POLL_S, Engine
-from .errors import Misuse, RunCancelled, RunFailed, UndecodableResult, UnknownRun
+from .errors import Misuse, RunCancelled, RunFailed, UndecodableResult, UnknownRun, WrongMode
 
 if TYPE_CHECKING:
     from ._follow import Event
@@ -146,3 +147,23 @@ class Handle(Generic[R]):
             return self._agent.codec().give_back(value)
         except ValueError as error:
             raise UndecodableResult(self._run_id, "result", self._agent.name, str(error)) from error
+
+
+def to_be_awaited(begin: Callable[[], Handle[Any]]) -> Coroutine[Any, Any, Handle[Any]]:
+    """A start that happens when it is awaited; inside a run it is noticed where nobody does, and refused where nobody can."""
+    where = place.get()
+    run = where.run if isinstance(where, Scope) else None
+    if run is not None and run.blocking:
+        remedy = "It is a `def` agent: call the other agent itself; beside other work, in a branch: hf.gather(lambda: other(...), ...)"
+        raise WrongMode("hf.start", run.started.agent, remedy)
+
+    async def started() -> Handle[Any]:
+        if run is not None:
+            run.unawaited.pop(place_of, None)
+        return begin()
+
+    awaiting, place_of = started(), ""
+    if isinstance(where, Scope):
+        place_of = f"{where.count + 1} {len(where.run.unawaited)}"
+        where.run.unawaited[place_of] = ("hf.start", awaiting)
+    return awaiting

@@ -17,14 +17,17 @@ RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 def checked_run_id(run_id: object) -> str:
     """The id, if it can safely be a file name and part of a URL."""
     if not isinstance(run_id, str):
-        raise Misuse(f"run_id={run_id!r} is {type(run_id).__name__}; an id is text: run_id={str(run_id)!r}")
+        meant = "" if run_id is None else f": run_id={str(run_id)!r:.80}"
+        raise Misuse(f"run_id={run_id!r:.80} is {type(run_id).__name__}; an id is text{meant}")
     if not RUN_ID.fullmatch(run_id):
         raise BadRunId(run_id)
     return run_id
 
 
-def checked_text(text: str, what: str) -> str:
+def checked_text(text: object, what: str) -> str:
     """The text, if every store can keep it."""
+    if not isinstance(text, str):
+        raise Misuse(f"{what} must be text, not {text!r:.80}; nothing was changed")
     try:
         text.encode()
     except UnicodeEncodeError:

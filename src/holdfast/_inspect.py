@@ -19,7 +19,9 @@ from ._checkpoints import STATES, Checkpoint, checkpoints, message
 from ._duration import Duration, seconds
 from ._ids import checked_run_id
 from ._journal import Journal
+from ._letters import moved_children
 from ._lineage import named, result_of
+from ._options import checked_statuses
 from ._replay import UNDO, History, Question
 from ._runner import Engine, refuse_pruned
 from ._shelved import damaged_artifacts
@@ -156,7 +158,7 @@ def runs(
     """The runs that match, the one that changed last first."""
     if not 0 < limit <= MAX_LISTED:
         raise Misuse(f"limit={limit}: between 1 and {MAX_LISTED} runs can be listed at once")
-    statuses = (status,) if isinstance(status, str) else tuple(status)
+    statuses = checked_statuses(status)
     before = None if idle is None else engine.clock.now_us() - int(seconds(idle, "idle") * 1e6)
     stored = tuple("running" if each == STOPPED else each for each in statuses)
     query = Query(statuses=stored, agent=agent, tags=tuple(tags.items()), idle_before_us=before, limit=limit)
@@ -420,7 +422,13 @@ def _waits(engine: Engine, journal: Journal) -> str:
     if journal.head.status != "waiting":
         return ""
     doubts = [f"did {shown_call(found.name, found.args)} at step {step_id} happen?{_because(found)}" for step_id, found in _doubts(journal)]
-    return " ".join([*doubts, *(asked.opened.question for _, asked in _asks(engine, journal))]) or journal.head.note
+    return " ".join([*doubts, *(asked.opened.question for _, asked in _asks(engine, journal))]) or _moved_on(engine, journal)
+
+
+def _moved_on(engine: Engine, journal: Journal) -> str:
+    """What a run noted when it parked, unless child runs that it waits for have moved since."""
+    told = [f"child run {head.run_id!r} is {head.status} by now" for head in moved_children(engine.store, journal)]
+    return f"{'; '.join(told)}: it can go on" if told else journal.head.note
 
 
 def _because(found: History) -> str:

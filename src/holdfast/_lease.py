@@ -32,10 +32,11 @@ LONG_STEP_S = 0.1
 HELD_S = 1.0
 """How long the outcome of a safe step is held back at the most."""
 
-CHILD = "child"
-"""The letter that a child comes to its end which its parent does not execute: it wakes the parent, and the next life of that takes it."""
 
 log = logging.getLogger("holdfast")
+
+CHILD = "child"
+"""The kind of a letter that says where to look: a child run was moved by somebody else."""
 
 Life = Literal["alive", "dead", "expired"]
 
@@ -175,8 +176,8 @@ def deliver(run: Run, letter: Letter) -> None:
             _message(run, body, letter)
         case "budget" if body and _limits(body):
             _told(run, rec.BudgetSet(step_id=BUDGET, limits=_limits(body), by=body["by"], reason=body.get("reason", "")), letter)
-        case "child":
-            run.stale.append(letter.letter_id)
+        case kind if kind == CHILD and body:
+            run.taking.append(letter.letter_id)  # the step that waits looks by itself; if the run parks, it may have looked before
         case _:
             run.stale.append(letter.letter_id)
             log.warning("run %s got a letter of kind %r that cannot be read; it is taken and ignored", run.id, letter.kind)

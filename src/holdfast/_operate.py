@@ -18,8 +18,9 @@ from ._ids import checked_text
 from ._inspect import loaded
 from ._journal import Journal
 from ._ledger import BUDGET
+from ._letters import tell_parent
 from ._replay import Question
-from ._runner import Engine, Order, escaped, silent, wake_parent
+from ._runner import Engine, Order, escaped, silent
 from .budget import Budget, shown
 from .errors import LeaseLost, Refusal, UnknownAgent, Unwinding
 from .store import Head
@@ -154,6 +155,7 @@ def _refuse_unless_taken(engine: Engine, run_id: str, ask_id: str, letter_id: in
 def _read(asked: rec.AskOpened, given: Given) -> dict[str, Any]:
     """An answer as it is stored; one that is not what was asked for is refused."""
     value = read(asked.wants, str(given.value)) if given.typed else given.value
+    _encoded(value)
     problem = misfit(asked.wants, value)
     if problem:
         raise Refusal(f"{problem}; nothing was changed")
@@ -177,14 +179,29 @@ def send(engine: Engine, run_id: str, name: str, value: object, *, by: str, key:
     """Leave a message for a run, which keeps it until its code takes it; gives what happens next, in words."""
     if not checked_text(name, "the name of a message"):
         raise Refusal("a message needs a name, the one that the run receives; nothing was sent")
-    head, _ = loaded(engine, run_id)
+    head, rows = loaded(engine, run_id)
     if head.status in ("done", "cancelled"):
         raise Refusal(f"run {run_id!r} is {head.status} and takes no messages any more; nothing was sent")
     body = {"name": name, "value": json.loads(_encoded(value)), "by": checked_text(by, "by"), "key": checked_text(key, "key")}
+    if before := _sent_before(engine, Journal.load(head, rows), body) if key else "":
+        return before
     reach("send.before")
     engine.store.post(run_id, "message", json.dumps(body).encode(), engine.clock.now_us())
     reach("send.after")
     return f"the message is kept until the run receives {name!r}"
+
+
+def _sent_before(engine: Engine, journal: Journal, body: dict[str, Any]) -> str:
+    """What became of the message that was sent under this key before, or nothing; the first one holds, whatever this one says."""
+    told = f"a message with key {body['key']!r} was sent before"
+    if body["key"] in journal.taken:
+        return f"{told}, and the run has taken it; nothing was sent"
+    for letter in engine.store.letters([journal.head.run_id]):
+        other = json.loads(letter.body) if letter.kind == "message" else {}
+        if other.get("key") == body["key"]:
+            same = (other.get("name"), other.get("value")) == (body["name"], body["value"])
+            return f"{told}{'' if same else ' with something else in it, which holds'}; nothing was sent"
+    return ""
 
 
 def cancel(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
@@ -196,17 +213,8 @@ def cancel(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
 
     record = rec.RunCancelled(by=checked_text(by, "by"), reason=checked_text(reason, "reason"))
     cancel_children(engine, run_id)
-    _wake_parent(engine, run_id, by)
     owned = _tell(engine, run_id, not_final, [record], kind="cancel", letter={"by": by, "reason": reason}, why=f"cancel by {by}")
     return "its owner has been told to stop" if owned else f"the run is cancelled{_left_in_doubt(engine, run_id)}"
-
-
-def _wake_parent(engine: Engine, run_id: str, by: str) -> None:
-    """A child that somebody else than its parent cancels while nobody owns it: else its owner tells the parent, or is the parent's."""
-    child = Journal.load(*loaded(engine, run_id))
-    above = child.started.parent.get("run") if child.started is not None else None
-    if above and by != f"run {above}" and child.head.status not in ("done", "cancelled") and not _is_owned(engine, child.head):
-        wake_parent(engine, child)
 
 
 def cancel_children(engine: Engine, run_id: str) -> None:
@@ -348,13 +356,19 @@ def _resumed(engine: Engine, journal: Journal, why: str) -> rec.RunResumed:
 
 
 def _claimed(engine: Engine, journal: Journal, records: list[rec.Record]) -> bool:
-    """Whether the records went in; False where somebody else was faster."""
+    """Whether the records went in; False where somebody else was faster.
+
+    The parent of a child run is told before, so that no crash keeps it from learning of an end, and after, where it has looked meanwhile.
+    """
+    by = str(getattr(records[-1], "by", ""))
+    tell_parent(engine.store, engine.clock, journal, by=by)
     try:
         engine.committer.commit(journal, records)
     except LeaseLost:
         return False
     except Unwinding as stopped:
         raise getattr(stopped, "error", stopped) from stopped
+    tell_parent(engine.store, engine.clock, journal, by=by)
     return True
 
 

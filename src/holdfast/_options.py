@@ -34,3 +34,16 @@ def refusing_unknown(kind: type[T]) -> type[T]:
 
     made.__init__ = checked
     return kind
+
+
+STATUSES = ("queued", "running", "waiting", "blocked", "failed", "done", "cancelled", "stopped")
+"""Where a run may stand; stopped ones are recorded as running, and their owner is dead."""
+
+
+def checked_statuses(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Statuses that there are."""
+    statuses = (given,) if isinstance(given, str) else tuple(given)
+    for status in statuses:
+        if status not in STATUSES:
+            raise Misuse(f"status={status!r:.80} is not one; there are {', '.join(STATUSES)}")
+    return statuses

@@ -270,7 +270,7 @@ class Parking(NamedTuple):
     run_id: str
     told: str
     wake_us: int
-    heard: frozenset[int]
+    heard: set[int]
     within: tuple[Parking, ...] = ()
     asks: bool = False
 
@@ -330,6 +330,8 @@ class Run:
         self.outlays: dict[str, Callable[[], Outlay]] = {}
         self.parked: dict[str, Parking] = {}
         self.started_here: list[asyncio.Task[Any]] = []
+        self.listen: Callable[[], None] = lambda: None  # take the letters that came since
+        self.unwanted: dict[str, Cancelled] = {}  # steps whose child runs the code has cancelled
         self.awaits: set[str] | None = None
         self.keys: dict[str, tuple[str, str, str]] = {}
         self.cleanups: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object]]] = []

@@ -27,6 +27,7 @@ from ._failpoints import reach
 from ._journal import Journal
 from ._lease import CHILD, Keeper, Observer, deliver
 from ._ledger import recorded
+from ._letters import matters, tell_parent
 from ._replay import UNDO
 from ._run import EDGE_S, Group, Nest, OnAsk, Parking, Run, Scope, active, place
 from ._staying import Stay
@@ -34,6 +35,7 @@ from .budget import Budget
 from .codec.fingerprint import fingerprint
 from .errors import (
     Continued,
+    Damaged,
     LeaseLost,
     Parked,
     Refusal,
@@ -94,6 +96,7 @@ class Nested:
         run.outlays[self.journal.head.run_id] = taken.outlay if isinstance(taken, Run) else taken.ledger.outlay
         if isinstance(taken, Run):
             run.children[step_id] = taken
+            taken.cancelling = run.unwanted.get(step_id)
 
     def origin(self) -> str:
         """The root of the child's keys: another one in every branch of its parent's history."""
@@ -148,12 +151,11 @@ Errand: TypeAlias = Generator[Pause | Claim | Play, Any, Any]
 
 def attend(engine: Engine, order: Order) -> Errand:
     """From the order to its result, through whatever waits the run has in it."""
-    announced, taken, parking = False, None, Parking(order.run_id, "", 0, frozenset())
+    announced, taken, parking = False, None, Parking(order.run_id, "", 0, set())
     while True:
         try:
             taken = yield from _acquire(engine, order)
-            if order.nested is not None:
-                order.nested.entered(taken)
+            _tell_above(engine, order, taken)
             return (yield Play(taken)) if isinstance(taken, Run) else _result(engine, order, taken)
         except Continued:
             continue
@@ -169,6 +171,19 @@ def attend(engine: Engine, order: Order) -> Errand:
         finally:
             engine.keeper.let_go(order.run_id, order)
         yield from _until_moved(engine, order, parking)
+
+
+def _tell_above(engine: Engine, order: Order, taken: Run | Journal) -> None:
+    """Let the run that waits for this one know, before it goes on: its step, or where its parent is not here, with a letter."""
+    if order.nested is not None:
+        order.nested.entered(taken)
+    elif isinstance(taken, Run):
+        try:
+            tell_parent(engine.store, engine.clock, taken.journal)
+        except BaseException:  # it does not go on then: nobody plays what was claimed
+            engine.committer.enter(-1)
+            engine.keeper.orphans.add(order.run_id)
+            raise
 
 
 async def attend_async(engine: Engine, order: Order) -> Any:
@@ -402,7 +417,7 @@ def resting(engine: Engine, run_id: str) -> Parking | None:
         return None
     below = tuple(one for one in within if one is not None)
     asks = bool(journal.open_asks() or journal.open_doubts(ended=True)) or any(one.asks for one in below)
-    return Parking(run_id, found[0].note, found[0].wake_us or 0, frozenset(), below, asks)
+    return Parking(run_id, found[0].note, found[0].wake_us or 0, set(), below, asks)
 
 
 def _refuse_conflict(order: Order, journal: Journal) -> None:
@@ -433,7 +448,7 @@ def _result(engine: Engine, order: Order, journal: Journal) -> Any:
 
 def _parking(order: Order, run: Run, waiting: RunWaiting) -> Parking:
     within = tuple(run.parked.values())
-    return Parking(order.run_id, waiting.waits, run.wakes_us, frozenset(run.heard), within, waiting.asks)
+    return Parking(order.run_id, waiting.waits, run.wakes_us, set(run.heard), within, waiting.asks)
 
 
 def moved(engine: Engine, parking: Parking) -> bool:
@@ -442,9 +457,23 @@ def moved(engine: Engine, parking: Parking) -> bool:
         head = engine.store.head(one.run_id)
         if head is None or head.status != "waiting" or (head.wake_us and engine.clock.now_us() >= head.wake_us):
             return True
-        if any(letter.letter_id not in one.heard for letter in engine.store.letters([one.run_id])):
+        if _is_spoken_to(engine, one):
             return True
     return False
+
+
+def _is_spoken_to(engine: Engine, parking: Parking) -> bool:
+    """Whether there is a letter that the run would do something about; one that is of no use is not looked at again."""
+    unheard = [letter for letter in engine.store.letters([parking.run_id]) if letter.letter_id not in parking.heard]
+    found = engine.store.load(parking.run_id) if unheard else None
+    if found is None:
+        return False
+    try:
+        journal = Journal.load(*found)
+    except Damaged:
+        return True  # whoever takes it says so
+    parking.heard.update(letter.letter_id for letter in unheard if not matters(engine.store, engine.observer, journal, letter))
+    return any(letter.letter_id not in parking.heard for letter in unheard)
 
 
 def _until_moved(engine: Engine, order: Order, parking: Parking) -> Errand:
@@ -461,25 +490,14 @@ def _until_moved(engine: Engine, order: Order, parking: Parking) -> Errand:
             return
 
 
-def wake_parent(engine: Engine, journal: Journal) -> None:
-    """Tell the parent of a child that ends without it; before the end is recorded, so that no crash can keep it from being told."""
-    parent = journal.started.parent.get("run") if journal.started is not None else None
-    head = engine.store.head(parent) if parent else None
-    if head is not None and head.status not in ("done", "cancelled"):
-        engine.store.post(head.run_id, CHILD, b"{}", engine.clock.now_us())
-
-
-def _tell_parent(engine: Engine, run: Run) -> None:
-    if run.above is None and not isinstance(run.ended, Parked | Continued):
-        wake_parent(engine, run.journal)
-
-
 async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
     with _Stage(engine, run) as scope:
         task = asyncio.current_task()
         assert task is not None
         before = task.cancelling()
         run.root = task
+        if run.cancelling is not None:
+            run.cancel_root(task)
         _take_letters(engine, run)
         try:
             args, kwargs = _arguments(order, run)
@@ -489,7 +507,6 @@ async def _play_async(engine: Engine, order: Order, run: Run) -> Any:
         if run.started_here:
             outcome = await _joined(run, scope, outcome)
         run.root = None
-        _tell_parent(engine, run)
         for _ in range(run.root_cancels):
             task.uncancel()  # what the engine did to unwind the code is not a cancellation from outside
         try:
@@ -529,9 +546,9 @@ async def _waited_for(run: Run, scope: Scope, outcome: Returned | Raised) -> Ret
                 await asyncio.wait(run.started_here)
             except asyncio.CancelledError as error:
                 outcome = Raised(error)
+    errors = [task.exception() for task in run.started_here if not task.cancelled()]
     if isinstance(outcome, Raised):
         return outcome
-    errors = [task.exception() for task in run.started_here if not task.cancelled()]
     return next((Raised(error) for error in errors if error is not None and not getattr(error, "__holdfast_asked__", False)), outcome)
 
 
@@ -543,7 +560,6 @@ def _play_blocking(engine: Engine, order: Order, run: Run) -> Any:
             outcome: Returned | Raised = Returned(order.agent.fn(*args, **kwargs))
         except BaseException as error:  # noqa: BLE001 (conclude decides what every way to end means)
             outcome = Raised(error)
-        _tell_parent(engine, run)
         return drive_blocking(concluded(run, order.agent, outcome), run, scope)
 
 
@@ -561,11 +577,19 @@ def _arguments(order: Order, run: Run) -> tuple[tuple[Any, ...], dict[str, Any]]
 def _take_letters(engine: Engine, run: Run) -> None:
     """What was said to the run while nobody owned it, before its code begins."""
     for letter in engine.store.letters([run.id]):
+        if letter.kind == CHILD:  # the code has yet to look at the child: once it has, nothing is left of this
+            run.heard.add(letter.letter_id)
+            run.stale.append(letter.letter_id)
         deliver(run, letter)
     if run.undo.asked is not None:
         run.retrace()
         if run.root is not None:
             run.root.get_loop().call_later(EDGE_S, run.end_when_known, run.root)
+
+
+def _listen(engine: Engine, run: Run) -> None:
+    for letter in engine.store.letters([run.id]):
+        deliver(run, letter)
 
 
 class _Stage:
@@ -576,6 +600,7 @@ class _Stage:
 
     def __enter__(self) -> Scope:
         self._engine.keeper.runs[self._run.id] = self._run
+        self._run.listen = lambda: _listen(self._engine, self._run)
         active.add(self._run)
         scope = Scope(self._run, "", None)
         self._token = place.set(scope)

@@ -25,8 +25,9 @@ from ._decorators import Step
 from ._duration import Duration, seconds
 from ._failpoints import reach
 from ._ids import checked_run_id, checked_text
+from ._mail import Message
 from ._replay import QUESTION
-from ._run import A_TIME, LETTER_GRACE_US, MESSAGE, Body, Scope, active, place
+from ._run import A_TIME, LETTER_GRACE_US, MESSAGE, Body, Run, Scope, active, place
 from .codec.values import codec_for
 from .errors import Misuse, NestedStep, NoRun, NotKept, Undeliverable, WrongMode
 
@@ -36,6 +37,8 @@ Who: TypeAlias = str | Sequence[str]
 
 SHORT_S = 1.0
 """A sleep that ends within this time is waited for in place: to unwind the code and to replay it takes longer."""
+
+ASK_FOR = "Ask for bool, str, int, float, a Literal or a pydantic model"
 
 MISSING: Any = inspect.Parameter.empty
 
@@ -69,11 +72,17 @@ def asking(question: str, kind: Any, *, is_async: bool, details: Any, timeout: D
     checked_text(question, "the question")
     if not question:
         raise Misuse("hf.ask was given no question; nothing was asked")
-    names = tuple(checked_text(name, "who") for name in ((who,) if isinstance(who, str) else who))
+    names = tuple(checked_text(name, "who") for name in _names(who))
     asked = Asking(wants=_wants(kind), who=names, timeout_s=None if timeout is None else seconds(timeout, "timeout"), default=default)
     _refuse_default(kind, asked)
     _refuse_unplain(details, "details")
     return _step("ask", _ask, kind, is_async=is_async, wait=lambda call: _answered(call, asked))(question, shown(asked.wants), details)
+
+
+def _names(who: object) -> Sequence[str]:
+    if not isinstance(who, str | list | tuple | set | frozenset):
+        raise Misuse(f"who={who!r:.80} must be a name or several; nothing was asked")
+    return (who,) if isinstance(who, str) else tuple(who)
 
 
 def sleeping(until: Duration | datetime, *, is_async: bool) -> Any:
@@ -124,10 +133,12 @@ def _refuse_unplain(value: object, what: str) -> None:
 
 
 def _wants(kind: Any) -> Wants:
+    if inspect.isroutine(kind):
+        raise Misuse(f"nobody can answer with {kind!r}: it is a function, not a type. {ASK_FOR}")
     try:
         return wants_of(kind)
     except Exception as error:
-        raise Misuse(f"nobody can answer with {kind!r}: {error}. Ask for bool, str, int, float, a Literal or a pydantic model") from error
+        raise Misuse(f"nobody can answer with {kind!r}: {error}. {ASK_FOR}") from error
 
 
 def _refuse_default(kind: Any, asked: Asking) -> None:
@@ -191,7 +202,7 @@ def _received(call: Call, name: str, asked: Asking) -> Life[Came]:
     run, length_us = call.run, None if asked.timeout_s is None else int(asked.timeout_s * 1e6)
     until_us = yield from _begun(call, f"{MESSAGE}{name}", lambda: 0 if length_us is None else run.clock.now_us() + length_us)
     while True:
-        message = run.mail.take(name)
+        message = run.mail.take(name) or _just_come(run, name)
         if message is not None:
             taken = rec.MessageTaken(step_id=call.step_id, name=name, key=message.key, by=message.by, again=message.again)
             unfit = misfit(asked.wants, message.value) or _line(call.unfit(message.encoded()))
@@ -203,6 +214,12 @@ def _received(call: Call, name: str, asked: Asking) -> Life[Came]:
             return _without(asked, f"no message {name!r} came in time")
         else:
             yield WaitForPerson(f"{MESSAGE}{name}", until_us + LETTER_GRACE_US if until_us else 0, call.step_id)
+
+
+def _just_come(run: Run, name: str) -> Message | None:
+    """A message that is in the store already: who waits need not wait for it to be brought."""
+    run.listen()
+    return run.mail.take(name)
 
 
 def _begun(call: Call, what: str, until: Callable[[], int]) -> Life[int]:

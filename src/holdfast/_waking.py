@@ -1,21 +1,20 @@
 """Which runs can go on now, found by index: what it costs depends on how many can, not on how many rest in the store.
 
-Three kinds can: those whose time has come, those to which something was said that they wait for, and those that somebody marked as ready. A
-message that a run does not wait for yet stays a letter and does not wake it, nor does the repetition of one that it took.
+Three kinds can: those whose time has come, those to which something was said that they wait for (that a child run was moved without
+them, too), and those that somebody marked as ready. A message that a run does not wait for yet stays a letter and does not wake it, nor
+does the repetition of one that it took.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 
-from . import _records as rec
 from ._journal import Journal
-from ._run import MESSAGE
+from ._letters import matters
 from ._runner import Engine
 from .errors import Damaged, Misuse
-from .store import Head, Letter, Query
+from .store import Head, Query
 
 MAX_READY = 100_000
 """Runs that can be asked for at once."""
@@ -55,19 +54,7 @@ def _wakes(engine: Engine, run_id: str) -> bool:
     found = engine.store.load(run_id)
     with suppress(Damaged):  # it cannot go on; the inbox says why
         journal = Journal.load(*found) if found is not None else None
-        return journal is not None and any(_matters(journal, letter) for letter in engine.store.letters([run_id]))
+        letters = engine.store.letters([run_id]) if journal is not None else []
+        return journal is not None and any(matters(engine.store, engine.observer, journal, letter) for letter in letters)
     return False
 
-
-def _matters(journal: Journal, letter: Letter) -> bool:
-    """Whether the run would do anything about a letter: a message must be the one that it waits for, and none that it took before."""
-    if letter.kind != "message":
-        return True
-    try:
-        body = json.loads(letter.body)
-        name, key = str(body["name"]), body.get("key")
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return True  # it cannot be read; whoever has the run takes it away
-    awaited = journal.verdict.steps if isinstance(journal.verdict, rec.RunWaiting) else []
-    wanted = any(wait.what == f"{MESSAGE}{name}" for step_id, wait in journal.waits.items() if step_id in awaited)
-    return wanted and key not in journal.taken

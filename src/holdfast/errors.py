@@ -30,8 +30,9 @@ class NoRun(Misuse):
     def __str__(self) -> str:
         if self.name == "hf.key()":
             return "hf.key() is the key of the effect being executed; it was called outside one. Call it in the body of an @hf.effect"
+        what = f"hf.{self.name}" if self.name in ("ask", "sleep", "receive", "send") else f"effect {self.name!r}"
         return (
-            f"effect {self.name!r} was called outside a run, where nothing would remember it; it was not executed. "
+            f"{what} was called outside a run, where nothing would remember it; it was not executed. "
             f"Call it from an agent under hf.run(...), or, in a unit test, inside `with hf.plain():`"
         )
 

@@ -51,6 +51,7 @@ _CONTAINERS = (list, set, frozenset, tuple, dict, deque)
 _BUILTIN = (dict, list, tuple, bytes, float, str, int)
 _HIDDEN: dict[type, str] = {defaultdict: "default_factory", deque: "maxlen"}
 _MISSING = object()
+_NOT_RETURNED = ("the default", "the partial result")
 # Of pydantic's warning only the two types are told; between them it shows the value.
 _UNEXPECTED = re.compile(r"Expected `(?P<expected>[^`]*)` - .*input_type=(?P<found>[\w.]+)")
 
@@ -74,7 +75,7 @@ class ValueCodec:
             data = self._encode(value)
             copy = self.give_back(data)
         except Exception as error:
-            raise trouble(error) or self._refused(value, _reason(error)) from error
+            raise trouble(error) or self._refused(value, self._told(error, value)) from error
         if kind is not type(copy) or kind not in _BUILTIN or not _same_plain(value, copy):
             lost = difference(value, copy)
             if lost:
@@ -104,8 +105,17 @@ class ValueCodec:
         # In a list, because only there pydantic lets our settings reach a dataclass or TypedDict.
         return self._adapter.serializer.to_json([value], by_alias=False, round_trip=True, warnings="error")[1:-1]
 
+    def _told(self, error: Exception, value: object) -> str:
+        """Why it cannot be kept; where pydantic names no types, the ones that were declared and found."""
+        reason = _reason(error)
+        nameless = reason.startswith("Pydantic serializer warnings")
+        return f"{_type_name(self._annotation)} was expected and {_name(value)} found" if nameless else reason
+
     def _refused(self, value: object, reason: str) -> NotKept:
-        return NotKept(self._what, reason, _remedy(value, reason, self._annotation))
+        remedy = _remedy(value, reason, self._annotation)
+        if self._what in _NOT_RETURNED and remedy.startswith("Annotate"):
+            remedy = f"Give what was declared: {_type_name(self._annotation)}"
+        return NotKept(self._what, reason, remedy)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

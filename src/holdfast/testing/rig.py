@@ -6,12 +6,14 @@ import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Self, TypeAlias, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from holdfast import Budget, Holdfast, Landed, NotLanded, RunWaiting
 from holdfast._checkpoints import Checkpoint
 from holdfast._clock import to_datetime
+from holdfast._decorators import names
 from holdfast._duration import Duration, seconds
 from holdfast._ids import checked_run_id
 from holdfast._inspect import Item, walk
@@ -112,6 +114,8 @@ class Rig:
 
         A key is the question, with * for anything, or a compiled pattern, or the name of the effect or question. Each may serve often.
         """
+        if not isinstance(answers, Mapping):
+            raise Misuse(f"answers takes a dict of questions and answers, not {answers!r:.80}")
         self._prepared[:0] = [Prepared(asked, answer, by) for asked, answer in answers.items()]
 
     def crash(self, *, before: str = "", inside: str = "", after: str = "", nth: int = 1) -> None:
@@ -128,6 +132,9 @@ class Rig:
 
     def count(self, name: str) -> int:
         """How often the body of this step, effect or probe was begun, in all lives; of an agent, how often its code was."""
+        if name not in names and name not in self._log.begun:
+            close = get_close_matches(name, names, 1)
+            raise Misuse(f"no step, effect, probe or agent is named {name!r}{f'; did you mean {close[0]!r}?' if close else ''}")
         return self._log.begun[name]
 
     @property
