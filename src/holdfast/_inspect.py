@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any
 
 from . import _records as rec
+from ._again import sent_keys
 from ._answers import shown
 from ._calls import shown_call
 from ._chain import FORK_OF, empty_head, verified
@@ -493,6 +494,10 @@ def _asks(engine: Engine, journal: Journal) -> list[tuple[str, Question]]:
     return [(ask_id, asked) for ask_id, asked in journal.open_asks() if not asked.too_late(now_us)]
 
 
+def _sent(journal: Journal, step_id: str) -> str:
+    return ", ".join(sent_keys(journal, step_id))
+
+
 def _made(journal: Journal, step_id: str) -> str:
     """The result of the same call on a path that was given up, as a word of a command."""
     history = journal.histories[step_id]
@@ -545,7 +550,7 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
     call, tags = shown_call(journal.started.agent, journal.started.args), _tags(head)
     doubts = [
         Item(
-            kind="doubt", run_id=head.run_id, step_id=step_id, since_us=found.started_us or head.updated_us, key=found.key,
+            kind="doubt", run_id=head.run_id, step_id=step_id, since_us=found.started_us or head.updated_us, key=_sent(journal, step_id),
             what=f"did {shown_call(found.name, found.args)} happen? {found.doubt.reason if found.doubt else ''}".strip(),
             commands=_settling(head.run_id, step_id, _made(journal, step_id)), call=call, tags=tags,
         )

@@ -200,7 +200,7 @@ class Journal:
                     pass
                 case rec.StepDone() if record.step_id not in self.keeps:
                     if record.reused:
-                        self._take_known(record.reused, record.fingerprint)
+                        self._take_known(History(), record.reused, record.fingerprint)
                     found = self.histories.pop(record.step_id, None)
                     if found is not None:
                         self._make_way(found, record)
@@ -396,11 +396,12 @@ class Journal:
             case rec.StateEdited():
                 self.states.setdefault(record.step_id, []).append((record.after, record.value or b"null"))
 
-    def _take_known(self, reused: str, fingerprint: str) -> None:
+    def _take_known(self, history: History, reused: str, fingerprint: str) -> None:
         """The result of an effect that was superseded has become that of a call: it stands for no other one."""
         found = named(self.superseded, reused, fingerprint)
         if found is not None:
             self.superseded.remove(found)
+            history.sent = found[1].sent or found[1].key
 
     def _index_beside(self, record: rec.Record, row: Row) -> None:
         """What is recorded beside the steps: states, times, waits, prints, models."""
@@ -460,9 +461,9 @@ class Journal:
             if not getattr(record, "lost", False):
                 self.groups.update(_groups_above(record.step_id))
         if isinstance(record, rec.StepDone):
-            self._take_known(record.reused, record.fingerprint)
+            self._take_known(history, record.reused, record.fingerprint)
         elif isinstance(record, rec.DoubtSettled) and record.verdict == "landed" and history.doubt is not None:
-            self._take_known(history.doubt.same_as, history.fingerprint)
+            self._take_known(history, history.doubt.same_as, history.fingerprint)
         history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)
         self.has_children = self.has_children or bool(history.child)
         if history.outcome is not None:

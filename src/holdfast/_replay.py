@@ -51,7 +51,8 @@ class History:
     somebody's word: `failures` are attempts that ended in an error, `lapsed` are intents that were repeated without a word on what
     became of them, and `pending` says whether that is so of the latest. A crash is no failure. `unsaid` is the outcome of an effect whose
     result was not kept, as it was before somebody said what it had been: where their word does not fit, it is asked for again. `edited`
-    is what gave the step its outcome, where a person did; `elsewhere` the run in which it happened, where that is not this one.
+    is what gave the step its outcome, where a person did; `elsewhere` the run in which it happened, where that is not this one; `sent` the
+    key that was really sent, where the result of an earlier call was taken over.
     """
 
     name: str = ""
@@ -82,6 +83,7 @@ class History:
     child: str = ""
     edited: rec.StepEdited | None = None
     elsewhere: str = ""
+    sent: str = ""
 
     def fold(self, record: rec.Record, *, seq: int, at_us: int, epoch: int) -> None:
         """Take one more record of this step into account."""
