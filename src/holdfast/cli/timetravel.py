@@ -138,7 +138,12 @@ def _written(holdfast: Holdfast, run_id: str, step_id: str, state: str | None, a
     file = Path(name)
     with os.fdopen(handle, "w", encoding="utf-8") as opened_file:
         opened_file.write(before)
-    code = subprocess.run([*shlex.split(editor), name], check=False).returncode  # noqa: S603 (the user's own editor)
+    try:
+        code = subprocess.run([*shlex.split(editor), name], check=False).returncode  # noqa: S603 (the user's own editor)
+    except (OSError, ValueError) as error:
+        file.unlink()
+        remedy = "Set EDITOR to one that is here, or say --value JSON"
+        raise Refusal(f"the editor {editor!r} cannot be started ({error}); nothing was changed. {remedy}") from error
     after = file.read_text(encoding="utf-8")
     if code or after == before:
         file.unlink()
