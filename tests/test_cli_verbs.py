@@ -24,7 +24,8 @@ def stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Stage:
 
 def test_a_settled_doubt_lets_the_run_finish_here(stage: Stage) -> None:
     told = stage.told("resolve", "waiting", "3", "--landed", '"r-9"', "--reason", "seen in the bank", "--by", "ann")
-    assert told == "the run is ready to go on: holdfast resume waiting --here APP.py\n"
+    how = f"holdfast resume waiting --here APP.py --store {stage.store}"
+    assert told == f"the run is ready to go on, by itself where a process waits for it; else: {how}\n"
     assert "doubt settled, ann: landed (seen in the bank)" in stage.told("show", "waiting")
     text = stage.told("resume", "waiting", "--here", str(stage.shop))
     assert text.startswith("done\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast.sync as hf
+from crashing import HEARS_CTRL_C
 from holdfast.stores.memory import MemoryStore
 
 MOST_LOOKS = 1000
@@ -59,7 +59,7 @@ def test_without_a_terminal_every_wait_is_told(capsys: pytest.CaptureFixture[str
 def test_ctrl_c_while_a_run_waits_says_in_few_lines_what_is_true(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(WAITS)
     process = subprocess.Popen(
-        [sys.executable, "app.py"], cwd=tmp_path, env={**os.environ}, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [*HEARS_CTRL_C, sys.executable, "app.py"], cwd=tmp_path, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
     assert "waits: Go?" in process.stderr.readline()

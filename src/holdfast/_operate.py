@@ -77,7 +77,19 @@ def resolve(engine: Engine, run_id: str, step_id: str, *, landed: object, not_la
     head = engine.store.head(run_id)
     if head is not None and head.status == "cancelled":
         return f"the run stays cancelled; what is true of step {step_id} is recorded"
-    return f"{but}the run is ready to go on: holdfast resume {run_id} --here APP.py"
+    return f"{but}{ready(engine, run_id)}"
+
+
+def ready(engine: Engine, run_id: str) -> str:
+    """That a run can go on, and how: a child goes on with the run that had called it, and so on upwards."""
+    top = run_id
+    for _ in range(MAX_TRIES):
+        started = Journal.load(*loaded(engine, top)).started
+        parent = started.parent.get("run") if started is not None else None
+        if parent is None or engine.store.head(parent) is None:
+            break
+        top = parent
+    return f"the run is ready to go on, by itself where a process waits for it; else: holdfast resume {top} --here APP.py"
 
 
 class Given(NamedTuple):
@@ -112,7 +124,7 @@ def answer(engine: Engine, run_id: str, ask_id: str, *, given: Given, by: str, r
     reach("answer.before")
     posted = _tell(engine, run_id, still_open, [record], kind="answer", letter=letter, why=f"answer by {by}")
     reach("answer.after")
-    return _heard(engine, run_id, ask_id, posted) if posted else f"the run is ready to go on: holdfast resume {run_id} --here APP.py"
+    return _heard(engine, run_id, ask_id, posted) if posted else ready(engine, run_id)
 
 
 def _open_question(journal: Journal, ask_id: str) -> Question:

@@ -22,7 +22,7 @@ from ._ids import checked_run_id, checked_text
 from ._inspect import loaded
 from ._journal import Journal
 from ._lineage import ANY_EPOCH, OF_THE_RUN, happened, standing, told, unread
-from ._operate import MAX_TRIES, _claimed, _encoded, _is_owned, _resumed
+from ._operate import MAX_TRIES, _claimed, _encoded, _is_owned, _resumed, ready
 from ._replay import CLEANUP, UNDO, History
 from ._runner import Engine
 from .codec.values import codec_for
@@ -171,7 +171,7 @@ def _in_place(engine: Engine, run_id: str, edited: Any) -> str:
         if _claimed(engine, journal, [_resumed(engine, journal, f"edit by {record.by}"), record]):
             reach("edit.after")
             known = [*_given_up_before(journal), *given_up]
-            return f"{_superseded(known, record)}the run is ready to go on: holdfast resume {run_id} --here APP.py"
+            return f"{_superseded(known, record)}{ready(engine, run_id)}"
     raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
 
 
