@@ -160,6 +160,13 @@ def test_edits_are_read_as_steps_and_json() -> None:
     assert read_edits(['12={"a": "="}', "1.2.3=1"]) == {"12": {"a": "="}, "1.2.3": 1}
 
 
+@pytest.mark.parametrize("words", [("edit",), ("artifact",), ("send",)])
+def test_usage_has_each_bracket_once(say: Say, words: tuple[str, ...]) -> None:
+    _, out, _ = say(*words, "--help")
+    assert "[[" not in out
+    assert "[OPTIONS] RUN" in out
+
+
 @pytest.mark.parametrize("editor", ["nosuch-editor", "vi 'unclosed", "/"])
 def test_an_editor_that_cannot_be_started_is_refused(
     say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, editor: str

@@ -452,3 +452,26 @@ def test_every_call_that_may_have_happened_is_named_with_its_key(app: hf.Holdfas
     assert all(key in item.what for key in WORLD.keys)
     assert "r-1" in item.what
     assert "r-2" in item.what
+
+
+def test_a_branch_counts_how_often_it_was_taken_up_itself(app: hf.Holdfast) -> None:
+    """So that `attempt == 1` is true in its first life, as in that of every run."""
+    seen: list[int] = []
+
+    @hf.agent
+    async def counts() -> str:
+        seen.append(hf.current().attempt)
+        return await finish((await look("a"))["cents"].__str__())
+
+    app.run(counts, run_id="c")
+    app.fork("c", at=1)
+    app.run(counts, run_id="c.f1")
+    assert (seen, app.show("c.f1").attempt) == ([1, 1], 1)
+
+
+def test_whoever_only_made_a_run_ready_has_not_taken_it_up(app: hf.Holdfast) -> None:
+    stopped(app)
+    app.resume("r", by="ann")
+    assert [line.state for line in app.history("r")][-1] == "run ready"
+    bought(app)
+    assert [line.state for line in app.history("r")].count("run resumed") == 1

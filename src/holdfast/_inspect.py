@@ -182,9 +182,10 @@ def show(engine: Engine, run_id: str) -> RunView:
     began = _began(rows)
     current = _current(journal, [line for line in lines if line.seq > began])
     return RunView(
-        run_id=run_id, agent=head.agent, version=started.version, status=head.status, call=shown_call(started.agent, started.args),
+        run_id=run_id, agent=head.agent, version=started.version, status=head.status,
+        call=shown_call(started.agent, (journal.continued or started).args),
         attempt=journal.claims, owner=head.owner, owner_lives=_lives(engine, head),
-        steps_done=sum(line.state == "done" for line in lines if line.step_id and not line.superseded),
+        steps_done=sum(line.state == "done" for line in lines if line.step_id and not line.superseded and line.seq > began),
         current=current, current_age_s=None if current is None else (engine.clock.now_us() - current.at_us) / 1e6,
         last_error=_last_error(head, [row for row in rows if row.seq > began]),
         waits=_waits(engine, journal), undoing=_undoing(journal), note=_stands(journal, lines),
@@ -233,7 +234,7 @@ def show_at(engine: Engine, run_id: str, step_id: str) -> CheckpointView:
         result=_json(outcome.value) if outcome.value is not None else None,
         error=getattr(outcome, "error", None), usage=list(getattr(outcome, "usage", ())),
         state=_states(Journal.load(head, rows), [row for row in rows if row.seq > began], step_id, last_seq),
-        known=[line for line in lines if line.step_id and line.seq < shown.seq and not line.superseded],
+        known=[line for line in lines if line.step_id not in ("", step_id) and line.seq < shown.seq and not line.superseded],
         partial={} if isinstance(outcome, rec.StepDone) else saved,
     )  # fmt: skip
 
@@ -511,7 +512,7 @@ def _asks(engine: Engine, journal: Journal) -> list[tuple[str, Question]]:
 def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
     journal = Journal.load(head, rows)
     assert journal.started is not None
-    call, tags = shown_call(journal.started.agent, journal.started.args), _tags(head)
+    call, tags = shown_call(journal.started.agent, (journal.continued or journal.started).args), _tags(head)
     doubts = [
         Item(
             kind="doubt", run_id=head.run_id, step_id=step_id, since_us=found.started_us or head.updated_us, key=sent(journal, step_id),

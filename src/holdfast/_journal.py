@@ -388,7 +388,7 @@ class Journal:
             case rec.RunAccepted():
                 self._accept(record.step_id, epoch)
             case rec.RunForked():
-                self.forked = record
+                self.forked, self.claims = record, 0  # those were the source's
                 self.superseded, self.unread = heard(record.value)
             case rec.StepEdited():
                 self.histories[record.step_id].edit(record)

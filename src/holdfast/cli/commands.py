@@ -54,7 +54,7 @@ class Bare(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`[OPTIONS] RUN`."""
-        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+        return [piece.strip("{}").replace("[[", "[").replace("]]", "]") for piece in super().collect_usage_pieces(ctx)]
 
 
 def _say_version(*, asked: bool) -> None:
