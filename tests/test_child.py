@@ -337,6 +337,16 @@ def test_operators_see_who_belongs_to_whom() -> None:
         assert [line.note for line in app.history("r") if line.state == "child run"] == ["r.1"]
 
 
+def test_an_answer_to_a_child_says_how_the_run_that_called_it_goes_on() -> None:
+    store = MemoryStore()
+    with pytest.raises(hf.RunWaiting):
+        play(store, family, 0)
+    with hf.Holdfast(store) as app:
+        [item] = app.inbox()
+        told = app.answer(item.run_id, item.step_id, "red")
+    assert told == "the run is ready to go on, by itself where a process waits for it; else: holdfast resume r --here APP.py"
+
+
 def test_an_id_that_would_be_too_long_is_shortened_to_one_that_stays_the_same() -> None:
     store, run_id = MemoryStore(), "r" * 127
     play(store, parent, "a", run_id=run_id)

@@ -103,13 +103,25 @@ def test_history_has_every_checkpoint_with_its_key(stage: Stage) -> None:
 
 
 def test_inbox_has_each_doubt_with_the_commands_that_settle_it(stage: Stage) -> None:
-    [item] = stage.document("inbox")["items"]
+    stopped, item = stage.document("inbox")["items"]
     assert (item["kind"], item["run_id"], item["step_id"]) == ("doubt", "waiting", "3")
     assert item["commands"][1] == "holdfast resolve waiting 3 --not-landed"
+    assert (stopped["kind"], stopped["run_id"], stopped["step_id"]) == ("doubt", "dead", "3")
+
+
+def test_a_run_whose_process_died_in_an_effect_is_in_the_inbox_and_its_next_names_resolve(stage: Stage) -> None:
+    """Edit, fork and prune refuse because of the doubt, and say that the inbox lists it."""
+    [item] = [item for item in stage.document("inbox")["items"] if item["run_id"] == "dead"]
+    ways = ["holdfast resolve dead 3 --landed RESULT", "holdfast resolve dead 3 --not-landed", "holdfast resume dead --here APP.py"]
+    assert item["commands"] == ways == stage.document("show", "dead")["run"]["next_commands"]
+    assert "the run settles it when it goes on, or asks" in item["what"]
+    stage.told("resolve", "dead", "3", "--not-landed")
+    assert "dead" not in [item["run_id"] for item in stage.document("inbox")["items"]]
 
 
 def test_inbox_says_when_nothing_needs_a_person(stage: Stage) -> None:
-    stage.told("resolve", "waiting", "3", "--not-landed")
+    for run_id in ("waiting", "dead"):
+        stage.told("resolve", run_id, "3", "--not-landed")
     assert stage.told("inbox") == "nothing needs a person\n"
 
 
@@ -164,7 +176,7 @@ def test_a_damaged_run_is_refused_with_a_code_of_its_own(stage: Stage) -> None:
     damage(stage.store, "waiting", 2)
     for words in (("show", "waiting"), ("history", "waiting"), ("resume", "waiting", "--here", str(stage.shop)), ("cancel", "waiting")):
         assert stage.document(*words, code=4)["error"]["type"] == "Damaged"
-    assert [item["kind"] for item in stage.document("inbox")["items"]] == ["damaged"]
+    assert [item["kind"] for item in stage.document("inbox")["items"] if item["run_id"] == "waiting"] == ["damaged"]
 
 
 def test_runs_are_listed_even_where_a_head_is_damaged(stage: Stage) -> None:

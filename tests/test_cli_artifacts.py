@@ -60,7 +60,8 @@ def test_one_comes_out_under_its_first_digits(store: str, tmp_path: Path, capsys
     ("words", "code", "said"),
     [
         (["r", "ffffff", "--to", "x"], 1, "no artifact whose digest begins with 'ffffff'"),
-        (["r", "", "--to", "x"], 1, "no artifact whose digest begins"),
+        (["r", "", "--to", "x"], 1, "give 6 digits of the digest at least"),
+        (["r", digest_of(b"hello")[:2], "--to", "x"], 1, "give 6 digits of the digest at least"),
         (["r", "abcdef"], 2, "say both DIGEST and --to PATH"),
         (["r", "--to", "x"], 2, "say both DIGEST and --to PATH"),
         (["nobody"], 1, "there is no run 'nobody'"),

@@ -182,3 +182,61 @@ def test_what_an_agent_asks_and_receives_is_given_on_the_command_line(stage: Sta
         assert told in stage.told("send", "w", "note", '{"a": 1}', "--key", "k-1")
     assert stage.document("resume", "w", "--here", str(file))["result"] == "blue {'a': 1}"
     assert stage.give("send", "w", "note")[0] == 1
+
+
+SHY = """
+import holdfast.sync as hf
+from typing import Literal
+
+@hf.agent
+def shy(how: str) -> str:
+    if how == "asks":
+        return hf.ask("Which tone?", Literal["dry", "very warm"], details={"text": "Kelp is up"}, who="ann")
+    if how == "receives":
+        return hf.receive("parcel", str)
+    hf.sleep(3600)
+    return "slept"
+"""
+
+
+@pytest.fixture
+def shy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Stage:
+    """Runs that wait: for ann, for a message, for a time."""
+    stage, scope = Stage(tmp_path, capsys), dict[str, Any](__name__="app")
+    exec(compile(SHY, "shy.py", "exec"), scope)
+    with hf.Holdfast(stage.store) as app:
+        for how in ("asks", "receives", "sleeps"):
+            with pytest.raises(hf.RunWaiting):
+                app.run(scope["shy"], how, run_id=how, wait=False)
+    return stage
+
+
+def test_what_is_shown_with_a_question_is_shown_wherever_it_is(shy: Stage) -> None:
+    [item] = shy.document("inbox")["items"]
+    assert (item["details"], item["who"], item["wants"]) == ({"text": "Kelp is up"}, ["ann"], '"dry" | "very warm"')
+    assert shy.document("show", "asks", "--at", "1")["at"]["arguments"]["details"] == {"text": "Kelp is up"}
+    for words in (("inbox",), ("show", "asks"), ("show", "asks", "--at", "1")):
+        assert "Kelp is up" in shy.told(*words)
+    assert shy.told("show", "asks", "--at", "1").startswith("step 1: asked")
+
+
+def test_every_command_of_a_question_can_be_pasted(shy: Stage) -> None:
+    commands = [line.strip() for line in shy.told("inbox").splitlines() if line.startswith("  holdfast")]
+    ends = [" --by ann --store " + shlex.quote(str(shy.store))] * 2
+    assert commands == [f"holdfast answer asks/1 {word}{end}" for word, end in zip(("dry", "'very warm'"), ends, strict=True)]
+    [item] = shy.document("inbox")["items"]
+    assert shy.told(*shlex.split(item["commands"][1])[1:]).startswith("the run is ready to go on")
+
+
+@pytest.mark.parametrize(
+    ("run_id", "following"), [("receives", "holdfast send receives parcel VALUE"), ("sleeps", "holdfast history sleeps")]
+)
+def test_a_run_that_no_person_can_help_says_what_it_waits_for(shy: Stage, run_id: str, following: str) -> None:
+    found = shy.document("show", run_id)["run"]
+    assert (found["asks"], found["next_commands"]) == (False, [following])
+    assert shy.told("show", run_id).startswith("waiting: ")
+
+
+def test_a_run_that_was_sent_its_message_can_be_resumed(shy: Stage) -> None:
+    shy.told("send", "receives", "parcel", '"here"')
+    assert shy.document("show", "receives")["run"]["next_commands"] == ["holdfast resume receives --here APP.py"]

@@ -52,7 +52,7 @@ def test_a_script_gets_json_lines(stage: Stage) -> None:
 
 
 def test_only_the_texts_come_as_running_text(stage: Stage) -> None:
-    assert stage.told("tail", "r", "--text") == "kelp [red]no stock[/red] ]0;owned[31m\n"
+    assert stage.told("tail", "r", "--text") == "kelp [red]no stock[/red] \\x1b]0;owned\\x07\\x1b[31m\\u202e\n"
 
 
 def test_a_run_that_failed_is_shown_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

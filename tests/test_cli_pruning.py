@@ -23,6 +23,8 @@ def ids(stage: Stage) -> set[str]:
 
 def test_a_dry_run_shows_what_would_go_and_then_it_goes(stage: Stage) -> None:
     text = stage.told("prune", "--keep-last", "0", "--dry-run")
+    assert "would go" in text
+    assert "\n  removed" not in text
     assert text.startswith("4 runs looked at, 1 run would be pruned; nothing is changed yet\n")
     assert ids(stage) == {"done", "failed", "waiting", "dead"}
     text = stage.told("prune", "--keep-last", "0", "--by", "ann")
@@ -46,9 +48,9 @@ def test_the_document_names_every_run_and_the_bytes(stage: Stage) -> None:
 def test_a_person_is_asked_first(stage: Stage, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     monkeypatch.setattr(pruning, "is_terminal", lambda stream: stream is not sys.stderr)
     monkeypatch.setattr("sys.stdin", io.StringIO(said))
-    code, out, _ = stage.give("prune", "--keep-last", "0")
-    assert "Remove 1 run of 4 for good?" in out
-    assert (code, "done" in ids(stage)) == ((130, True) if said == "n\n" else (0, False))
+    code, out, err = stage.give("prune", "--keep-last", "0")
+    assert "Remove 1 run of 4 for good (done)?" in out
+    assert (code, "done" in ids(stage), "nothing was removed" in err) == ((1, True, True) if said == "n\n" else (0, False, False))
 
 
 def test_yes_does_not_ask(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,3 +169,23 @@ def test_a_state_is_edited_at_a_step(say: Say) -> None:
 
 def test_edits_are_read_as_steps_and_json() -> None:
     assert read_edits(['12={"a": "="}', "1.2.3=1"]) == {"12": {"a": "="}, "1.2.3": 1}
+
+
+@pytest.mark.parametrize("words", [("edit",), ("artifact",), ("send",)])
+def test_usage_has_each_bracket_once(say: Say, words: tuple[str, ...]) -> None:
+    _, out, _ = say(*words, "--help")
+    assert "[[" not in out
+    assert "[OPTIONS] RUN" in out
+
+
+@pytest.mark.parametrize("editor", ["nosuch-editor", "vi 'unclosed", "/"])
+def test_an_editor_that_cannot_be_started_is_refused(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, editor: str
+) -> None:
+    before = stored(tmp_path)
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", editor)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    code, _, err = say("edit", "r", "1")
+    assert (code, "cannot be started" in err, "--value JSON" in err) == (1, True, True)
+    assert stored(tmp_path) == before

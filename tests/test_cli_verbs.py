@@ -24,7 +24,8 @@ def stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Stage:
 
 def test_a_settled_doubt_lets_the_run_finish_here(stage: Stage) -> None:
     told = stage.told("resolve", "waiting", "3", "--landed", '"r-9"', "--reason", "seen in the bank", "--by", "ann")
-    assert told == "the run is ready to go on: holdfast resume waiting --here APP.py\n"
+    how = f"holdfast resume waiting --here APP.py --store {stage.store}"
+    assert told == f"the run is ready to go on, by itself where a process waits for it; else: {how}\n"
     assert "doubt settled, ann: landed (seen in the bank)" in stage.told("show", "waiting")
     text = stage.told("resume", "waiting", "--here", str(stage.shop))
     assert text.startswith("done\n")
@@ -147,7 +148,7 @@ def test_interrupting_ends_with_130_and_the_run_can_go_on(stage: Stage) -> None:
 
 
 def test_a_doubt_outlives_the_run_that_is_cancelled_until_it_is_resolved(stage: Stage) -> None:
-    key = stage.document("inbox")["items"][0]["key"]
+    [key] = [item["key"] for item in stage.document("inbox")["items"] if item["run_id"] == "waiting"]
     said = stage.told("cancel", "waiting", "--by", "ann")
     assert f'the run is cancelled; step 3 charge(order="waiting", cents=500) stays in doubt, key {key}' in said
     assert stage.told("show", "waiting").startswith("cancelled by ann; step 3 stays in doubt")

@@ -342,7 +342,7 @@ def test_operators_see_the_generation() -> None:
     crashing(lambda: play(store, stopping, 1))
     with hf.Holdfast(store) as app:
         view = app.show("r")
-        assert (view.generation, view.call) == (1, "stopping(day=1)")
+        assert (view.generation, view.call) == (1, "stopping(day=2)")
         assert "generation 1 begins with (day=2)" in [line.note for line in app.history("r")]
         assert app.show_at("r", "1").arguments == {"day": 2}
         with pytest.raises(Refusal, match="earlier generation"):
@@ -354,3 +354,12 @@ def test_the_record_holds_what_the_next_generation_is_called_with() -> None:
     play(store, daily_def, 1)
     first = next(record for record in records(store) if isinstance(record, rec.RunContinued))
     assert (first.generation, first.args, first.carried["steps"]) == (1, b'{"day":2}', 1)
+
+
+def test_show_tells_of_the_generation_that_is() -> None:
+    store = MemoryStore()
+    play(store, daily_def, 1)
+    with hf.Holdfast(store) as app:
+        shown = app.show("r")
+    assert (shown.call, shown.generation) == ("daily_def(day=3)", 2)
+    assert shown.steps_done == 2

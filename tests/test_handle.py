@@ -107,3 +107,17 @@ def test_waiting_on_the_loop_that_executes_the_run_is_refused() -> None:
             return found
 
     assert asyncio.run(main()) == Receipt(5)
+
+
+def test_a_time_out_says_which_run_has_no_result_and_that_it_goes_on() -> None:
+    async def waits() -> None:
+        with hf.Holdfast(MemoryStore()) as app:
+            started = await app.start(hangs, run_id="r")
+            for _ in range(2):  # while it executes or waits here, and through a handle to it
+                with pytest.raises(TimeoutError, match=r"run 'r' has no result after 0.05 s; it goes on"):
+                    await started.result(timeout=0.05)
+                started = app.handle("r", hangs)
+            app.answer("r", "1", yes=True)
+            assert await started.result(timeout=20) is True
+
+    asyncio.run(waits())

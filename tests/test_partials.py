@@ -240,3 +240,12 @@ def test_outside_a_step() -> None:
         assert read_pages() == WHOLE
     with hf.plain(), pytest.raises(hf.NotKept):
         hf.partial(int).save("x")  # type: ignore[arg-type]
+
+
+def test_a_step_is_not_known_before_itself() -> None:
+    store = MemoryStore()
+    BAD.append(Crash())
+    crashing(lambda: play(store, crawling))
+    play(store, crawling)
+    with hf.Holdfast(store) as app:
+        assert app.show_at("r", "1").known == []

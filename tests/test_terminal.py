@@ -17,7 +17,7 @@ import pytest
 from crashing import HEARS_CTRL_C
 from holdfast import Holdfast
 from holdfast._answers import harmless
-from holdfast._terminal import _named
+from holdfast._terminal import named
 
 PROGRAM = """
 import sys
@@ -27,6 +27,8 @@ import holdfast.sync as hfs
 @hf.agent
 async def waiting() -> str:
     colour = await hf.ask("colour?", str, details={"shop": 7})
+    if sys.argv[4:]:
+        return await hf.ask("for whom?", str, who=sys.argv[4])
     return f"{colour} {await hf.ask('sure?')}"
 
 @hf.agent(name="waiting")
@@ -46,11 +48,11 @@ print("=>", hf.run(agents[sys.argv[1]], run_id="r", store=sys.argv[2], park_afte
 class Person:
     """A person at a terminal in which the program runs."""
 
-    def __init__(self, folder: Path, mode: str, park_after: str = "0s") -> None:
+    def __init__(self, folder: Path, mode: str, park_after: str = "0s", *more: str) -> None:
         (folder / "app.py").write_text(PROGRAM)
         self.seen = ""
         self._ours, theirs = pty.openpty()
-        command = [*HEARS_CTRL_C, sys.executable, str(folder / "app.py"), mode, str(folder / "runs.db"), park_after]
+        command = [*HEARS_CTRL_C, sys.executable, str(folder / "app.py"), mode, str(folder / "runs.db"), park_after, *more]
         self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
         os.close(theirs)
 
@@ -172,4 +174,19 @@ def test_a_question_cannot_command_the_terminal(tmp_path: Path) -> None:
 
 
 def test_the_command_that_answers_is_safe_to_paste() -> None:
-    assert _named("r", "approve:2:$(reboot)") == "'r/approve:2:$(reboot)'"
+    assert named("r", "approve:2:$(reboot)") == "'r/approve:2:$(reboot)'"
+
+
+def test_the_command_names_the_store_and_a_question_for_somebody_else_is_not_put_here(tmp_path: Path) -> None:
+    person = Person(tmp_path, "async", "0s", "no such user")
+    try:
+        person.sees(f"holdfast answer r/1 ANSWER --store {tmp_path / 'runs.db'}`")
+        person.types("red\n")
+        person.sees(f"holdfast answer r/2 ANSWER --by 'no such user' --store {tmp_path / 'runs.db'}`")
+        person.sees("only there: here it is ")
+        with Holdfast(tmp_path / "runs.db") as app:
+            app.answer("r", "2", "for me", by="no such user")
+        person.sees("=> for me")
+        assert "is for no such user to answer" not in person.seen
+    finally:
+        person.close()

@@ -380,3 +380,98 @@ def test_a_doubt_after_the_point_is_settled_before_an_edit_and_stays_one_in_a_fo
     sure[0] = True
     app.resolve("r.f1", "2", not_landed=True)
     assert app.run(dares, run_id="r.f1") == "sure"
+
+
+def waits_at_the_charge(app: hf.Holdfast, run_id: str) -> Any:
+    """The item of a run that asks whether the call was made before."""
+    with pytest.raises(hf.RunWaiting):
+        bought(app, run_id=run_id)
+    [item] = [item for item in app.inbox() if item.run_id == run_id]
+    return item
+
+
+@pytest.mark.parametrize("how", ["fork", "edit"])
+def test_a_question_about_an_earlier_call_shows_the_key_that_was_sent(app: hf.Holdfast, how: str) -> None:
+    stopped(app)
+    run_id = app.fork("r", at=1) if how == "fork" else "r"
+    if how == "edit":
+        app.edit("r", 1, {"cents": 500, "note": 1})
+    item = waits_at_the_charge(app, run_id)
+    assert item.key == WORLD.keys[0]
+    assert WORLD.keys[0] in item.what
+    assert WORLD.keys[0] in app.show(run_id).waits
+    assert WORLD.keys[0] in app.resolve(run_id, "2", not_landed=True)
+    bought(app, run_id=run_id)
+    assert WORLD.keys[1] != WORLD.keys[0]
+
+
+@pytest.mark.parametrize("taken", ["reuse", "landed"])
+def test_a_branch_of_a_branch_shows_the_key_that_was_sent(app: hf.Holdfast, taken: str) -> None:
+    bought(app)
+    app.fork("r", at=1, effects="reuse" if taken == "reuse" else "ask")
+    if taken == "landed":
+        waits_at_the_charge(app, "r.f1")
+        app.resolve("r.f1", "2", landed="r-1")
+        with pytest.raises(hf.RunWaiting):
+            bought(app, run_id="r.f1")
+        app.resolve("r.f1", "3", landed=None)
+    assert bought(app, run_id="r.f1") == "sent r-1"
+    app.fork("r.f1", at=1, new_id="second")
+    assert waits_at_the_charge(app, "second").key == WORLD.keys[0]
+
+
+def test_a_second_edit_names_what_happened_before_the_first(app: hf.Holdfast) -> None:
+    """The first edit's question is open: the charge is on a path that was given up, and must not be forgotten with the question."""
+    stopped(app)
+    app.edit("r", 1, {"cents": 500, "note": 1})
+    waits_at_the_charge(app, "r")
+    told = app.edit("r", 1, {"cents": 450})
+    assert told.startswith("happened after it: charge (step 2), mail (step 3)")
+    assert "With other arguments it is executed, and what happened stays" in told
+    assert app.inbox() == []
+    app.edit("r", 1, {"cents": 500, "note": 2})
+    assert waits_at_the_charge(app, "r").key == WORLD.keys[0]
+
+
+def test_an_edit_in_a_branch_names_what_its_source_did(app: hf.Holdfast) -> None:
+    bought(app)
+    app.fork("r", at=1)
+    waits_at_the_charge(app, "r.f1")
+    told = app.edit("r.f1", 1, {"cents": 450})
+    assert "happened on a path given up before: charge (step 2 of run r), mail (step 3 of run r)" in told
+
+
+def test_every_call_that_may_have_happened_is_named_with_its_key(app: hf.Holdfast) -> None:
+    """Who looks only for the first would say that it did not happen, and charge a third time."""
+    bought(app)
+    app.fork("r", at=1, effects="repeat")
+    bought(app, run_id="r.f1")
+    app.fork("r.f1", at=1, new_id="third")
+    item = waits_at_the_charge(app, "third")
+    assert item.key == ", ".join(WORLD.keys)
+    assert all(key in item.what for key in WORLD.keys)
+    assert "r-1" in item.what
+    assert "r-2" in item.what
+
+
+def test_a_branch_counts_how_often_it_was_taken_up_itself(app: hf.Holdfast) -> None:
+    """So that `attempt == 1` is true in its first life, as in that of every run."""
+    seen: list[int] = []
+
+    @hf.agent
+    async def counts() -> str:
+        seen.append(hf.current().attempt)
+        return await finish((await look("a"))["cents"].__str__())
+
+    app.run(counts, run_id="c")
+    app.fork("c", at=1)
+    app.run(counts, run_id="c.f1")
+    assert (seen, app.show("c.f1").attempt) == ([1, 1], 1)
+
+
+def test_whoever_only_made_a_run_ready_has_not_taken_it_up(app: hf.Holdfast) -> None:
+    stopped(app)
+    app.resume("r", by="ann")
+    assert [line.state for line in app.history("r")][-1] == "run ready"
+    bought(app)
+    assert [line.state for line in app.history("r")].count("run resumed") == 1

@@ -15,9 +15,13 @@ from ._replay import History
 
 if TYPE_CHECKING:
     from ._calls import Call
+    from ._journal import Journal
 
 SHOWN_RESULT = 200
 """Characters of a recorded result that a question shows."""
+
+SHOWN_CALLS = 5
+"""Earlier calls that a question names."""
 
 
 class Before(NamedTuple):
@@ -40,9 +44,12 @@ def made_before(call: Call) -> Before | None:
 
 
 def _is_the_same(call: Call, history: History) -> bool:
-    if history.name != call.spec.name or history.child:
-        return False
-    return history.fingerprint == call.fingerprint or (call.spec.key is not None and history.key == call.key)
+    return not history.child and _would_repeat(call.spec.name, call.fingerprint, call.key if call.spec.key is not None else "", history)
+
+
+def _would_repeat(name: str, fingerprint: str, key: str, history: History) -> bool:
+    """Whether that call is this one: the same arguments, or the same business key."""
+    return history.name == name and (history.fingerprint == fingerprint or (bool(key) and key == history.key))
 
 
 def child_before(call: Call) -> Before | None:
@@ -68,13 +75,37 @@ def takes_over(call: Call, before: Before) -> bool:
     return history.landed() and not history.result_is_missing() and not call.unfit(result_of(history))
 
 
+def sent_keys(journal: Journal, step_id: str) -> list[str]:
+    """The keys under which the other side may know what a doubt is about: of a call that has not begun, those of earlier ones."""
+    asked = journal.histories[step_id]
+    if asked.started_us or asked.lost or asked.sent:
+        return [asked.sent or asked.key]
+    others = [*journal.superseded, *journal.open_doubts(ended=True)]
+    same = [found for _, found in others if found is not asked and _would_repeat(asked.name, asked.fingerprint, asked.key, found)]
+    return [key for key in dict.fromkeys(found.sent or found.key for found in same) if key]
+
+
 def why_asked(call: Call, before: Before) -> str:
-    """What a person must know to say whether the call is to be made again."""
-    step_id, history = before
-    where = f"step {step_id}" + (f" of run {history.elsewhere}" if history.elsewhere else "")
-    when = f" (on {to_datetime(history.started_us):%Y-%m-%d %H:%M:%S} UTC)" if history.started_us else ""
+    """What a person must know to say whether the call is to be made again: each earlier one, for any of them may have happened."""
+    history = before.history
     same = "the same call" if history.fingerprint == call.fingerprint else f"another call under the same key {history.key}"
-    return f"{same} was made at {where}, {_since(call.run.journal.turned)}{when}{_fate(history)}"
+    others = [Before(*pair) for pair in call.run.journal.superseded if pair[1] is not history and _is_the_same(call, pair[1])]
+    told = [f"; and at {_where(each)}{_when(each.history)}{_fate(each.history)}" for each in others[: SHOWN_CALLS - 1]]
+    more = f"; and {len(others) - len(told)} times more" if len(others) > len(told) else ""
+    since = _since(call.run.journal.turned)
+    return f"{same} was made at {_where(before)}, {since}{_when(history)}{_fate(history)}{''.join(told)}{more}"
+
+
+def _where(before: Before) -> str:
+    return f"step {before.step_id}" + (f" of run {before.history.elsewhere}" if before.history.elsewhere else "")
+
+
+def _when(history: History) -> str:
+    """When it was made, and under which key the other side knows it."""
+    when = f"on {to_datetime(history.started_us):%Y-%m-%d %H:%M:%S} UTC" if history.started_us else ""
+    key = f"key {history.sent or history.key}" if history.sent or history.key else ""
+    told = ", ".join(part for part in (when, key) if part)
+    return f" ({told})" if told else ""
 
 
 def _since(turned: rec.Record | None) -> str:

@@ -17,7 +17,7 @@ from ._clock import Clock, SystemClock
 from ._commit import Committer
 from ._decorators import Agent
 from ._duration import Duration, seconds
-from ._frames import without_our_frames
+from ._frames import interrupted, without_our_frames
 from ._handle import Handle, to_be_awaited
 from ._ids import checked_run_id, checked_text, new_run_id
 from ._lease import LEASE_S, Keeper, Observer
@@ -156,6 +156,8 @@ class Holdfast:
         except Exception as error:
             without_our_frames(error)
             raise
+        except KeyboardInterrupt as pressed:
+            raise interrupted(pressed, order.run_id) from None
 
     @overload
     def start(

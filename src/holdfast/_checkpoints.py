@@ -115,8 +115,7 @@ class _Folding:
         if isinstance(record, rec.RunContinued):
             self.open.clear()
             self.started.clear()
-        state = STATES.get(record.kind) or record.kind.replace(".", " ")
-        self.lines.append(_line(row, record, state=state, call="", note=_note(record)))
+        self.lines.append(_line(row, record, state=_state(record), call="", note=_note(record)))
 
 
 def checkpoints(head: Head, rows: Sequence[Row], *, abandoned: bool) -> list[Checkpoint]:
@@ -160,7 +159,14 @@ def told(record: rec.Record) -> tuple[str, str]:
             return "in doubt" if record.landed == "unknown" else "attempt failed", f"{message(record.error)}{_again(record.delay_ms)}"
         case rec.StepBrokenOff():
             return "broken off", f"by {record.cause}" if record.cause else ""
-    return STATES.get(record.kind) or record.kind.replace(".", " "), _note(record)
+    return _state(record), _note(record)
+
+
+def _state(record: rec.Record) -> str:
+    """The word for a line; whoever only made a run ready has not taken it up."""
+    if isinstance(record, rec.RunResumed) and not record.owner:
+        return "run ready"
+    return STATES.get(record.kind) or record.kind.replace(".", " ")
 
 
 def message(error: rec.Json) -> str:

@@ -43,10 +43,16 @@ class Handle(Generic[R]):
         """Wait for the result; a failure or cancellation of the run is raised, a time-out (`TimeoutError`) leaves the run going."""
         limit_s = None if timeout is None else seconds(timeout, "timeout")
         if self._task is not None:
-            return await asyncio.wait_for(asyncio.shield(self._task), limit_s)
-        async with asyncio.timeout(limit_s):
-            while (found := self._outcome()) is _NOT_YET:  # noqa: ASYNC110 (it may end in another process)
-                await asyncio.sleep(POLL_S)
+            ended, _ = await asyncio.wait({self._task}, timeout=limit_s)
+            if not ended:
+                raise self._late(limit_s)
+            return self._task.result()
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while (found := self._outcome()) is _NOT_YET:
+            if limit_s is not None and loop.time() - began_s >= limit_s:
+                raise self._late(limit_s)
+            await asyncio.sleep(POLL_S)
         return cast("R", found)
 
     def wait(self, *, timeout: Duration | None = None) -> R:
@@ -56,7 +62,7 @@ class Handle(Generic[R]):
         began_s = clock.monotonic_s()
         while (found := self._outcome()) is _NOT_YET:
             if limit_s is not None and clock.monotonic_s() - began_s >= limit_s:
-                raise TimeoutError(f"run {self._run_id!r} has no result after {limit_s:g} s; it goes on")
+                raise self._late(limit_s)
             clock.sleep(POLL_S)
         return cast("R", found)
 
@@ -101,6 +107,9 @@ class Handle(Generic[R]):
             if self._task is None:
                 raise
             self._task.cancel()
+
+    def _late(self, limit_s: float | None) -> TimeoutError:
+        return TimeoutError(f"run {self._run_id!r} has no result after {limit_s or 0:g} s; it goes on")
 
     def _ended_here(self) -> None:
         if self._task is not None and self._task.done() and not self._followers:

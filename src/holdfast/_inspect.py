@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -12,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from . import _records as rec
+from ._advice import answering, branching, going_on, made, sent, settling, telling, unblocking
 from ._answers import shown
 from ._calls import shown_call
 from ._chain import FORK_OF, empty_head, verified
@@ -20,13 +20,12 @@ from ._duration import Duration, seconds
 from ._ids import checked_run_id
 from ._journal import Journal
 from ._letters import moved_children
-from ._lineage import named, result_of
 from ._options import checked_statuses
-from ._replay import UNDO, History, Question
+from ._replay import DIED, UNDO, History, Question
 from ._runner import Engine, refuse_pruned
 from ._shelved import damaged_artifacts
 from .budget import Spent
-from .errors import BudgetExceeded, Damaged, HoldfastError, Misuse, Refusal, StoreDamaged, StoreError, UndoFailed, UnknownRun
+from .errors import Damaged, HoldfastError, Misuse, Refusal, StoreDamaged, StoreError, UndoFailed, UnknownRun
 from .store import Head, Query, Repairable, Row
 
 MAX_LISTED = 100_000
@@ -67,7 +66,10 @@ class Summary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """Where one run stands and what to do next; `attempt` is how often a process has taken it up, `limits` what it may spend."""
+    """Where one run stands and what to do next; `attempt` is how often a process has taken it up, `limits` what it may spend.
+
+    `asks` is whether a person must say something, `details` what the agent wants shown with its open questions.
+    """
 
     run_id: str
     agent: str
@@ -100,6 +102,8 @@ class RunView:
     generation: int
     parent: str | None = None
     children: list[str] = field(default_factory=list)
+    asks: bool = False
+    details: list[Any] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +125,8 @@ class CheckpointView:
 class Item:
     """Something that needs a person, with the commands that settle it; `call` is the agent's, `key` what an effect sent along.
 
-    `about` is the record that put a question: an answer that names it is not taken for one to a later question.
+    `about` is the record that put a question: an answer that names it is not taken for one to a later question. `wants` is what the
+    answer must be, `who` may give it, and `details` is what the agent wants shown with the question.
     """
 
     kind: str
@@ -135,6 +140,9 @@ class Item:
     tags: dict[str, str] = field(default_factory=dict)
     about: int = 0
     parent: str | None = None
+    wants: str = ""
+    who: list[str] = field(default_factory=list)
+    details: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,9 +184,10 @@ def show(engine: Engine, run_id: str) -> RunView:
     began = _began(rows)
     current = _current(journal, [line for line in lines if line.seq > began])
     return RunView(
-        run_id=run_id, agent=head.agent, version=started.version, status=head.status, call=shown_call(started.agent, started.args),
+        run_id=run_id, agent=head.agent, version=started.version, status=head.status,
+        call=shown_call(started.agent, (journal.continued or started).args),
         attempt=journal.claims, owner=head.owner, owner_lives=_lives(engine, head),
-        steps_done=sum(line.state == "done" for line in lines if line.step_id and not line.superseded),
+        steps_done=sum(line.state == "done" for line in lines if line.step_id and not line.superseded and line.seq > began),
         current=current, current_age_s=None if current is None else (engine.clock.now_us() - current.at_us) / 1e6,
         last_error=_last_error(head, [row for row in rows if row.seq > began]),
         waits=_waits(engine, journal), undoing=_undoing(journal), note=_stands(journal, lines),
@@ -188,7 +197,8 @@ def show(engine: Engine, run_id: str) -> RunView:
         created_us=head.created_us, updated_us=head.updated_us, next_commands=_next_commands(engine, head, journal),
         model_changes=[line.note for line in lines if line.state == STATES[rec.ModelChanged.kind]],
         milestone=journal.milestone, generation=journal.generation,
-        parent=started.parent.get("run"), children=_children(rows),
+        parent=started.parent.get("run"), children=_children(rows), asks=bool(_doubts(engine, journal) or _asks(engine, journal)),
+        details=[asked.opened.details for _, asked in _asks(engine, journal) if asked.opened.details is not None],
         forked_from=f"{journal.forked.source}@{journal.forked.at}" if journal.forked else "",
         forks=[fork.run_id for fork in engine.store.heads(Query(tags=((FORK_OF, run_id),), limit=FORKS))],
     )  # fmt: skip
@@ -222,13 +232,19 @@ def show_at(engine: Engine, run_id: str, step_id: str) -> CheckpointView:
     shown = next((line for line in reversed(mine) if line.call), mine[-1])
     return CheckpointView(
         run_id=run_id, checkpoint=shown,
-        arguments=next((_json(record.args) for _, record in reversed(records) if record.args is not None), None),
+        arguments=next((_json(record.args) for _, record in reversed(records) if record.args is not None), _asked(records)),
         result=_json(outcome.value) if outcome.value is not None else None,
         error=getattr(outcome, "error", None), usage=list(getattr(outcome, "usage", ())),
         state=_states(Journal.load(head, rows), [row for row in rows if row.seq > began], step_id, last_seq),
-        known=[line for line in lines if line.step_id and line.seq < shown.seq and not line.superseded],
+        known=[line for line in lines if line.step_id not in ("", step_id) and line.seq < shown.seq and not line.superseded],
         partial={} if isinstance(outcome, rec.StepDone) else saved,
     )  # fmt: skip
+
+
+def _asked(records: Sequence[tuple[Row, rec.Record]]) -> Any:
+    """What a person is asked at a step that has no answer yet."""
+    opened = next((record for _, record in reversed(records) if isinstance(record, rec.AskOpened)), None)
+    return None if opened is None else {"question": opened.question, "details": opened.details}
 
 
 def _began(rows: Sequence[Row]) -> int:
@@ -379,7 +395,7 @@ def _current(journal: Journal, lines: Sequence[Checkpoint]) -> Checkpoint | None
     """The step at which a run that is not final stands: one that is open, else the last one if it is not done; or what stays in doubt."""
     calls = {line.step_id: line for line in lines if line.call and not line.superseded}
     if journal.head.status in ("done", "cancelled"):
-        left = [step_id for step_id, _ in _doubts(journal)]
+        left = [step_id for step_id, _ in journal.open_doubts(ended=True)] if journal.head.status == "cancelled" else []
         calls = {step_id: line for step_id, line in calls.items() if step_id in left}
     unfinished = [line for line in calls.values() if line.state in ("started", "in doubt", "broken off")]
     last = max(unfinished or calls.values(), key=lambda line: line.seq, default=None)
@@ -421,7 +437,8 @@ def _waits(engine: Engine, journal: Journal) -> str:
     """What a waiting run wants to know, without the commands that answer it."""
     if journal.head.status != "waiting":
         return ""
-    doubts = [f"did {shown_call(found.name, found.args)} at step {step_id} happen?{_because(found)}" for step_id, found in _doubts(journal)]
+    open_ = _doubts(engine, journal)
+    doubts = [f"did {shown_call(found.name, found.args)} at step {step_id} happen?{_because(found)}" for step_id, found in open_]
     return " ".join([*doubts, *(asked.opened.question for _, asked in _asks(engine, journal))]) or _moved_on(engine, journal)
 
 
@@ -450,42 +467,41 @@ def _ours(error: rec.Json) -> bool:
 
 
 def _next_commands(engine: Engine, head: Head, journal: Journal) -> list[str]:
-    settling = [command for step_id, _ in _doubts(journal) for command in _settling(head.run_id, step_id, _made(journal, step_id))]
-    answering = [command for ask_id, asked in _asks(engine, journal) for command in _answering(head.run_id, ask_id, asked)]
-    if settling or answering:
-        return settling + answering + (_unblocking(journal) if head.status == "blocked" else [])
+    settled = [command for step_id, _ in _doubts(engine, journal) for command in settling(head.run_id, step_id, made(journal, step_id))]
+    answered = [command for ask_id, asked in _asks(engine, journal) for command in answering(head.run_id, ask_id, asked)]
+    if settled or answered:
+        return settled + answered + _besides(engine, journal)
     match head.status:
         case "done" | "cancelled":
             return []
         case "running" if _lives(engine, head):
             return [f"holdfast history {head.run_id}"]
         case "blocked":
-            return _unblocking(journal)
+            return unblocking(journal)
         case "waiting" | "failed" if journal.open_children():
-            return [*(f"holdfast show {child}" for child in journal.open_children()), *_going_on(journal)]
+            return [*(f"holdfast show {child}" for child in journal.open_children()), *going_on(journal)]
+        case "waiting" if not _moved(engine, head):
+            return telling(journal) or [f"holdfast history {head.run_id}"]
         case _:
-            return _going_on(journal)
+            return going_on(journal)
 
 
-def _going_on(journal: Journal) -> list[str]:
-    """What goes on with a run that nobody executes: a result that it lacks must be said first."""
-    accept = " --accept" if journal.models.open else ""
-    return [*_saying(journal), f"holdfast resume {journal.head.run_id}{accept} --here APP.py{_raising(journal)}"]
+def _besides(engine: Engine, journal: Journal) -> list[str]:
+    """What helps beside a person's word: other code, or a process that finds out by itself what the dead one left in doubt."""
+    if journal.head.status == "blocked":
+        return unblocking(journal)
+    return going_on(journal) if journal.head.status == "running" and not _lives(engine, journal.head) else []
 
 
-def _saying(journal: Journal) -> list[str]:
-    """The command that says what an effect had returned whose result could not be kept, where the run failed for want of it."""
-    match getattr(journal.verdict, "error", {}):
-        case {"state": {"step_id": str(step_id)}}:
-            found = journal.histories.get(step_id)
-            return _settling(journal.head.run_id, step_id)[:1] if found is not None and found.result_is_missing() else []
-    return []
+def _moved(engine: Engine, head: Head) -> bool:
+    """Whether a run that waits can go on: its time has come, or something was said to it."""
+    return bool(head.wake_us and engine.clock.now_us() >= head.wake_us) or bool(engine.store.letters([head.run_id]))
 
 
-def _doubts(journal: Journal) -> list[tuple[str, History]]:
+def _doubts(engine: Engine, journal: Journal) -> list[tuple[str, History]]:
     """Doubts that wait for a person: all those of a run that nobody executes, and those that whoever executes it asks about."""
-    match journal.head.status:
-        case "waiting" | "failed" | "blocked" | "cancelled":
+    match journal.head.status if journal.head.status != "running" or _lives(engine, journal.head) else STOPPED:
+        case "waiting" | "failed" | "blocked" | "cancelled" | "stopped":
             return journal.open_doubts(ended=True)
         case "running":
             return [(step_id, found) for step_id, found in journal.open_doubts() if found.doubt and found.doubt.action == "ask"]
@@ -501,69 +517,23 @@ def _asks(engine: Engine, journal: Journal) -> list[tuple[str, Question]]:
     return [(ask_id, asked) for ask_id, asked in journal.open_asks() if not asked.too_late(now_us)]
 
 
-def _made(journal: Journal, step_id: str) -> str:
-    """The result of the same call on a path that was given up, as a word of a command."""
-    history = journal.histories[step_id]
-    same = named(journal.superseded, history.doubt.same_as if history.doubt else "", history.fingerprint)
-    value = result_of(same[1]) if same else None
-    return shlex.quote(value.decode("utf-8", "replace")) if value is not None else "RESULT"
-
-
-def _settling(run_id: str, step_id: str, result: str = "RESULT") -> list[str]:
-    step = shlex.quote(step_id)  # it may come from a model's tool call, and the command is made to be pasted
-    return [f"holdfast resolve {run_id} {step} --landed {result}", f"holdfast resolve {run_id} {step} --not-landed"]
-
-
-def _answering(run_id: str, ask_id: str, asked: Question) -> list[str]:
-    ask = shlex.quote(f"{run_id}/{ask_id}")
-    raising = [f"holdfast resume {run_id} --budget {name}=AMOUNT" for name in asked.opened.grants]
-    if asked.opened.wants.get("kind", "yes or no") != "yes or no":
-        return [f"holdfast answer {ask} ANSWER    ({shown(asked.opened.wants)})"]
-    return [f"holdfast answer {ask} yes", f"holdfast answer {ask} no", *raising]
-
-
-def _branching(journal: Journal, rows: Sequence[Row], ask_id: str) -> list[str]:
-    """The command that begins anew, as a branch, before a thing was looked at that is not what it was."""
-    looked = [row.seq for row in rows if row.kind == rec.WatchTaken.kind and f"watch:{row.step_id}" == ask_id]
-    if not looked:
-        return []
-    done = [(found.outcome_seq, step_id) for step_id, found in journal.histories.items() if 0 < found.outcome_seq < looked[-1]]
-    return [f"holdfast fork {journal.head.run_id} --at {shlex.quote(max(done)[1] if done else '0')}"]
-
-
-def _raising(journal: Journal) -> str:
-    """The option without which a run that has used up its budget would stop again at once."""
-    failed = journal.verdict if journal.head.status == "failed" else None
-    match getattr(failed, "error", {}):
-        case {"type": BudgetExceeded.__qualname__, "state": {"limit": str(limit)}}:
-            return f" --budget {limit}=AMOUNT"
-    return ""
-
-
-def _unblocking(journal: Journal) -> list[str]:
-    run_id = journal.head.run_id
-    if isinstance(journal.verdict, rec.RunRepaired):
-        return [f"holdfast resume {run_id} --here APP.py", f"holdfast cancel {run_id}"]
-    return [f"holdfast resume {run_id} --here OLD_APP.py", f"holdfast resume {run_id} --accept --here APP.py", f"holdfast cancel {run_id}"]
-
-
 def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
     journal = Journal.load(head, rows)
     assert journal.started is not None
-    call, tags = shown_call(journal.started.agent, journal.started.args), _tags(head)
+    call, tags = shown_call(journal.started.agent, (journal.continued or journal.started).args), _tags(head)
     doubts = [
         Item(
-            kind="doubt", run_id=head.run_id, step_id=step_id, since_us=found.started_us or head.updated_us, key=found.key,
-            what=f"did {shown_call(found.name, found.args)} happen? {found.doubt.reason if found.doubt else ''}".strip(),
-            commands=_settling(head.run_id, step_id, _made(journal, step_id)), call=call, tags=tags,
+            kind="doubt", run_id=head.run_id, step_id=step_id, since_us=found.started_us or head.updated_us, key=sent(journal, step_id),
+            what=f"did {shown_call(found.name, found.args)} happen? {found.doubt.reason if found.doubt else _left(head)}".strip(),
+            commands=[*settling(head.run_id, step_id, made(journal, step_id)), *_besides(engine, journal)], call=call, tags=tags,
         )
-        for step_id, found in _doubts(journal)
+        for step_id, found in _doubts(engine, journal)
     ]  # fmt: skip
     asks = [
         Item(
             kind=asked.opened.topic, run_id=head.run_id, step_id=ask_id, since_us=asked.at_us, what=asked.opened.question,
-            commands=[*_answering(head.run_id, ask_id, asked), *_branching(journal, rows, ask_id)], call=call, tags=tags,
-            about=asked.seq,
+            commands=[*answering(head.run_id, ask_id, asked), *branching(journal, rows, ask_id)], call=call, tags=tags,
+            about=asked.seq, wants=shown(asked.opened.wants), who=list(asked.opened.who), details=asked.opened.details,
         )
         for ask_id, asked in _asks(engine, journal)
     ]  # fmt: skip
@@ -571,13 +541,18 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
     return [replace(item, call=call, tags=tags, parent=parent) for item in (*doubts, *asks, *_stuck(journal))]
 
 
+def _left(head: Head) -> str:
+    """Why there is a doubt that nobody has looked at yet; where the effect says how to find out, the run does so when it goes on."""
+    return f"{DIED}; the run settles it when it goes on, or asks" if head.status == "running" else ""
+
+
 def _stuck(journal: Journal) -> list[Item]:
     """A run that does not go on by itself: it is blocked, or was being undone and could not be."""
     head, verdict = journal.head, journal.verdict
     if head.status == "blocked" and isinstance(verdict, rec.RunBlocked | rec.RunRepaired):
-        kind, step_id, what, commands = "blocked", verdict.step_id, _why_blocked(journal), _unblocking(journal)
+        kind, step_id, what, commands = "blocked", verdict.step_id, _why_blocked(journal), unblocking(journal)
     elif head.status == "failed" and journal.undoing is not None and isinstance(verdict, rec.RunFailed):
-        kind, (step_id, what), commands = "undo", _why_not_undone(verdict.error), _going_on(journal)
+        kind, (step_id, what), commands = "undo", _why_not_undone(verdict.error), going_on(journal)
     else:
         return []
     return [Item(kind=kind, run_id=head.run_id, step_id=step_id, what=what, since_us=head.updated_us, commands=commands)]

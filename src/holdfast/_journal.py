@@ -202,7 +202,7 @@ class Journal:
                     pass
                 case rec.StepDone() if record.step_id not in self.keeps:
                     if record.reused:
-                        self._take_known(record.reused, record.fingerprint)
+                        self._take_known(History(), record.reused, record.fingerprint)
                     found = self.histories.pop(record.step_id, None)
                     if found is not None:
                         self._make_way(found, record)
@@ -387,7 +387,7 @@ class Journal:
             case rec.RunAccepted():
                 self._accept(record.step_id, epoch)
             case rec.RunForked():
-                self.forked = record
+                self.forked, self.claims = record, 0  # those were the source's
                 self.superseded, self.unread = heard(record.value)
                 for history in self.histories.values():
                     if history.child or (history.effect and history.landed()):
@@ -398,23 +398,22 @@ class Journal:
             case rec.StateEdited():
                 self.states.setdefault(record.step_id, []).append((record.after, record.value or b"null"))
 
-    def _take_known(self, reused: str, fingerprint: str) -> str:
-        """The result of an effect that was superseded has become that of a call: it stands for no other one. Gives the run that did it."""
+    def _take_known(self, history: History, reused: str, fingerprint: str) -> None:
+        """The result of an effect that was superseded has become that of a call: it stands for no other one."""
         found = named(self.superseded, reused, fingerprint)
-        if found is None:
-            return ""
-        self.superseded.remove(found)
-        return found[1].elsewhere
+        if found is not None:
+            self.superseded.remove(found)
+            history.elsewhere, history.sent = found[1].elsewhere or history.elsewhere, found[1].sent or found[1].key
 
     def _claim_known(self, record: rec.Record, history: History) -> None:
         """Where a record says that something superseded has become part of the path that the run takes now."""
         match record:
             case rec.StepDone():
-                history.elsewhere = self._take_known(record.reused, record.fingerprint) or history.elsewhere
+                self._take_known(history, record.reused, record.fingerprint)
             case rec.ChildStarted():
                 self._take_on(record)
             case rec.DoubtSettled(verdict="landed") if history.doubt is not None:
-                history.elsewhere = self._take_known(history.doubt.same_as, history.fingerprint) or history.elsewhere
+                self._take_known(history, history.doubt.same_as, history.fingerprint)
 
     def _take_on(self, record: rec.ChildStarted) -> None:
         """The child of a step that was superseded has become that of a call, or another one branches from it."""

@@ -135,7 +135,8 @@ def heard(value: bytes | None) -> tuple[list[tuple[str, History]], dict[str, Unr
 def _described(run_id: str, step_id: str, history: History) -> dict[str, Any]:
     value, done = result_of(history), history.outcome
     told = {
-        "run": history.elsewhere or run_id, "step": step_id, "name": history.name, "fingerprint": history.fingerprint, "key": history.key,
+        "run": history.elsewhere or run_id, "step": step_id, "name": history.name, "fingerprint": history.fingerprint,
+        "key": history.sent or history.key,
         "at_us": history.started_us or history.began_us, "landed": history.landed(), "value": None if value is None else _text(value),
         "args": None if history.args is None else _text(history.args), "not_kept": getattr(done, "not_kept", ""), "child": history.child,
     }  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from . import _records as rec
+from ._again import sent_keys
 from ._answers import misfit, read
 from ._calls import shown_call
 from ._chain import record_of
@@ -54,6 +55,8 @@ def resolve(engine: Engine, run_id: str, step_id: str, *, landed: object, not_la
     data = None if value is None else value.encode()
     record = rec.DoubtSettled(step_id=step_id, verdict=verdict, by=by, reason=reason, value=data)
 
+    earlier: list[str] = []
+
     def still_open(journal: Journal, *, owned: bool) -> None:
         history = journal.histories.get(step_id)
         if journal.head.status != "cancelled" or history is None or not history.open_doubt(journal.head.epoch + 1):
@@ -66,14 +69,28 @@ def resolve(engine: Engine, run_id: str, step_id: str, *, landed: object, not_la
             return
         if not history.open_doubt(journal.head.epoch if owned else journal.head.epoch + 1):
             raise Refusal(f"step {step_id} of run {run_id!r} is not in doubt{_settled_by(history.settled)}; nothing was changed")
+        earlier[:] = [key for key in sent_keys(journal, step_id) if not_landed and key != history.key]
 
     owned = _tell(engine, run_id, still_open, [record], kind="settle", letter=letter, why=f"resolve by {by}")
+    but = f"it will be executed under a key of its own; what was made before was sent under {', '.join(earlier)}. " if earlier else ""
     if owned:
-        return EXECUTES
+        return f"{but}{EXECUTES}"
     head = engine.store.head(run_id)
     if head is not None and head.status == "cancelled":
         return f"the run stays cancelled; what is true of step {step_id} is recorded"
-    return f"the run is ready to go on: holdfast resume {run_id} --here APP.py"
+    return f"{but}{ready(engine, run_id)}"
+
+
+def ready(engine: Engine, run_id: str) -> str:
+    """That a run can go on, and how: a child goes on with the run that had called it, and so on upwards."""
+    top = run_id
+    for _ in range(MAX_TRIES):
+        started = Journal.load(*loaded(engine, top)).started
+        parent = started.parent.get("run") if started is not None else None
+        if parent is None or engine.store.head(parent) is None:
+            break
+        top = parent
+    return f"the run is ready to go on, by itself where a process waits for it; else: holdfast resume {top} --here APP.py"
 
 
 class Given(NamedTuple):
@@ -108,7 +125,7 @@ def answer(engine: Engine, run_id: str, ask_id: str, *, given: Given, by: str, r
     reach("answer.before")
     posted = _tell(engine, run_id, still_open, [record], kind="answer", letter=letter, why=f"answer by {by}")
     reach("answer.after")
-    return _heard(engine, run_id, ask_id, posted) if posted else f"the run is ready to go on: holdfast resume {run_id} --here APP.py"
+    return _heard(engine, run_id, ask_id, posted) if posted else ready(engine, run_id)
 
 
 def _open_question(journal: Journal, ask_id: str) -> Question:

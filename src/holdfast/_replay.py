@@ -52,7 +52,8 @@ class History:
     became of them, and `pending` says whether that is so of the latest. A crash is no failure. `unsaid` is the outcome of an effect whose
     result was not kept, as it was before somebody said what it had been: where their word does not fit, it is asked for again. `edited`
     is what gave the step its outcome, where a person did; `elsewhere` the run in which it happened, or whose child it is, where that is
-    not this one; `wanted_by` the step of this life that is about to take it over, where it was superseded.
+    not this one; `wanted_by` the step of this life that is about to take it over, where it was superseded; `sent` the key that was
+    really sent, where the result of an earlier call was taken over.
     """
 
     name: str = ""
@@ -85,6 +86,7 @@ class History:
     edited: rec.StepEdited | None = None
     elsewhere: str = ""
     wanted_by: str = ""
+    sent: str = ""
 
     def fold(self, record: rec.Record, *, seq: int, at_us: int, epoch: int) -> None:
         """Take one more record of this step into account."""

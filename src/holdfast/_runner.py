@@ -151,7 +151,7 @@ Errand: TypeAlias = Generator[Pause | Claim | Play, Any, Any]
 
 def attend(engine: Engine, order: Order) -> Errand:
     """From the order to its result, through whatever waits the run has in it."""
-    announced, taken, parking = False, None, Parking(order.run_id, "", 0, set())
+    announced, taken, parking = "", None, Parking(order.run_id, "", 0, set())
     while True:
         try:
             taken = yield from _acquire(engine, order)
@@ -163,8 +163,9 @@ def attend(engine: Engine, order: Order) -> Errand:
             waiting.parking = parking = _parking(order, taken, waiting) if isinstance(taken, Run) else parking
             if not order.wait:
                 raise
-            if not (order.voice is not None and any(order.voice.put(one.run_id) for one in parking.family())) and not announced:
-                announced = True
+            shown = order.voice is not None and any(order.voice.put(one.run_id) for one in parking.family())
+            if not shown and announced != waiting.waits:
+                announced = waiting.waits
                 sys.stderr.write(f"holdfast: {harmless(waiting.while_it_waits())}\n")
         except Stopped as stopped:
             raise stopped.error from stopped

@@ -29,8 +29,10 @@ def artifacts_of(store: Store, run_id: str, rows: Sequence[Row]) -> list[Artifac
 
 def artifact(store: Store, run_id: str, rows: Sequence[Row], digest: str) -> Artifact:
     """The one artifact of a run whose digest begins so."""
+    if len(digest) < SHORTEST:
+        raise Refusal(f"{digest!r} is too short: give {SHORTEST} digits of the digest at least. `holdfast artifact {run_id}` lists them")
     every = artifacts_of(store, run_id, rows)
-    found = [each for each in every if len(digest) >= SHORTEST and each.digest.startswith(digest)]
+    found = [each for each in every if each.digest.startswith(digest)]
     if len(found) != 1:
         told = "several artifacts" if found else "no artifact"
         known = ", ".join(each.digest[:12] for each in every) or "it has none"

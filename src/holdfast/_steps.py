@@ -423,7 +423,7 @@ def _same_in_doubt(call: Call) -> str:
     """Why the same effect with the same arguments may have happened already at another step, or nothing."""
     for step_id, history in call.run.journal.open_doubts():
         if step_id != call.step_id and (history.name, history.fingerprint) == (call.spec.name, call.fingerprint):
-            return f"the same call is in doubt at step {step_id}"
+            return f"the same call is in doubt at step {step_id}{f', key {history.key}' if history.key else ''}"
     return ""
 
 

@@ -12,15 +12,21 @@ import os
 import select
 import shlex
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._answers import harmless, shown
 from ._journal import Journal
 from ._runner import Engine
 from .errors import HoldfastError
+from .stores.opening import SQLITE
 
 if TYPE_CHECKING:
     from ._replay import Question
+
+USUAL = "/.holdfast/holdfast.db"
+"""How the store ends that commands find by themselves."""
 
 LINE = 4096
 """Bytes that are read of what was typed at once."""
@@ -75,7 +81,8 @@ class Terminal:
         found = self._engine.store.load(run_id)
         asks = [] if found is None else Journal.load(*found).open_asks()
         now_us = self._engine.clock.now_us()
-        return next(((ask_id, asked) for ask_id, asked in asks if not asked.too_late(now_us)), None)
+        found_open = [(ask_id, asked) for ask_id, asked in asks if not asked.too_late(now_us)]
+        return next((pair for pair in found_open if _may_answer(pair[1])), found_open[0] if found_open else None)
 
     def _show(self, run_id: str, ask_id: str, question: Question) -> None:
         opened = question.opened
@@ -83,24 +90,51 @@ class Terminal:
         sys.stderr.write(f"holdfast: run {harmless(run_id)} asks{who}: {harmless(opened.question)}\n")
         if opened.details is not None:
             sys.stderr.write(f"  {harmless(json.dumps(opened.details, ensure_ascii=False))}\n")
-        sys.stderr.write(f"  here, or elsewhere with `holdfast answer {_named(run_id, ask_id)} ANSWER`\n")
-        sys.stderr.write(f"  {harmless(shown(opened.wants))} > ")
+        told = f"  here, or elsewhere with `{self._command(run_id, ask_id, opened.who)}`"
+        if not _may_answer(question):
+            sys.stderr.write(f"{told}\n  only there: here it is {harmless(_me())} who answers\n")
+            sys.stderr.flush()
+            self._put = None
+            return
+        sys.stderr.write(f"{told}\n  {harmless(shown(opened.wants))} > ")
         sys.stderr.flush()
 
+    def _command(self, run_id: str, ask_id: str, who: Sequence[str]) -> str:
+        by = f" --by {shlex.quote(who[0]) if len(who) == 1 else 'NAME'}" if who else ""
+        return f"holdfast answer {named(run_id, ask_id)} ANSWER{by}{_store_option(self._engine.store.url)}"
+
     def _answer(self, run_id: str, ask_id: str, about: int, typed: str) -> None:
-        from ._operate import Given, answer, somebody
+        from ._operate import Given, answer
 
         try:
-            answer(self._engine, run_id, ask_id, given=Given(typed, typed=True), by=somebody(), reason="", about=about)
+            answer(self._engine, run_id, ask_id, given=Given(typed, typed=True), by=_me(), reason="", about=about)
         except HoldfastError as error:
             sys.stderr.write(f"  {harmless(str(error))}\n  > ")
             sys.stderr.flush()
 
     def _end(self, run_id: str, ask_id: str, _about: int) -> None:
         self._over, self._put = True, None
-        sys.stderr.write(f"\nholdfast: the run goes on by itself once somebody says: holdfast answer {_named(run_id, ask_id)} ANSWER\n")
+        sys.stderr.write(f"\nholdfast: the run goes on by itself once somebody says: {self._command(run_id, ask_id, ())}\n")
 
 
-def _named(run_id: str, ask_id: str) -> str:
+def _me() -> str:
+    """Who sits at the terminal."""
+    from ._operate import somebody
+
+    return somebody()
+
+
+def _may_answer(question: Question) -> bool:
+    return not question.opened.who or _me() in question.opened.who
+
+
+def _store_option(url: str) -> str:
+    """What a command must say to mean this store, where it would not find it by itself."""
+    place, named = url.removeprefix(SQLITE), os.environ.get("HOLDFAST_STORE", "").removeprefix(SQLITE)
+    usual = place.endswith(USUAL) or place in (named, str(Path(named).expanduser().absolute()))
+    return "" if usual else f" --store {shlex.quote(place)}"
+
+
+def named(run_id: str, ask_id: str) -> str:
     """A question as a command names it: its step may come from a model's tool call, and the command is made to be pasted."""
     return shlex.quote(f"{run_id}/{ask_id}")

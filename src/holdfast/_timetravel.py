@@ -23,7 +23,7 @@ from ._ids import checked_run_id, checked_text
 from ._inspect import loaded
 from ._journal import Journal
 from ._lineage import ANY_EPOCH, OF_THE_RUN, happened, standing, told, unread
-from ._operate import MAX_TRIES, _claimed, _encoded, _is_owned, _resumed
+from ._operate import MAX_TRIES, _claimed, _encoded, _is_owned, _resumed, ready
 from ._replay import CLEANUP, UNDO, History
 from ._runner import Engine, child_tags, refuse_pruned
 from .codec.values import codec_for
@@ -184,23 +184,35 @@ def _in_place(engine: Engine, run_id: str, edited: Any) -> str:
         reach("edit.before")
         if _claimed(engine, journal, [_resumed(engine, journal, f"edit by {record.by}"), record]):
             reach("edit.after")
-            return f"{_superseded(given_up, record.effects)}the run is ready to go on: holdfast resume {run_id} --here APP.py"
+            known = [*_given_up_before(journal), *given_up]
+            return f"{_superseded(known, record)}{ready(engine, run_id)}"
     raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
 
 
-def _superseded(effects: Sequence[tuple[str, History]], policy: str) -> str:
-    """The effects that happened after the point, and what becomes of a call that would do one again."""
+def _given_up_before(journal: Journal) -> list[tuple[str, History]]:
+    """The effects of paths that were given up earlier and that no call has taken over: they happened, or may have."""
+    return [(step_id, found) for step_id, found in journal.superseded if found.landed() or found.child or found.open_doubt(ANY_EPOCH)]
+
+
+def _superseded(effects: Sequence[tuple[str, History]], record: rec.StepEdited | rec.StateEdited) -> str:
+    """The effects that happened after the point or on a path given up earlier, and what becomes of a call that would do one again."""
     children = [found for _, found in effects if found.child]
     if children:
         effects = [pair for pair in effects if not pair[1].child]
-        fate = {"repeat": "another one is begun"}.get(policy, "the same call takes it on")
+        fate = {"repeat": "another one is begun"}.get(record.effects, "the same call takes it on")
         names = ", ".join(f"{found.child} ({_end_of(found)})" for found in children)
-        return f"child runs began after it: {names}; {fate}. {_superseded(effects, policy)}"
+        return f"child runs began after it: {names}; {fate}. {_superseded(effects, record)}"
     if not effects:
         return ""
     what = {"ask": "asked about before it is done again", "reuse": "not done again: its result is taken", "repeat": "done again"}
-    names = ", ".join(f"{found.name} (step {step_id})" for step_id, found in effects)
-    return f"happened after it: {names}; the same call is {what[policy]}. "
+    after = [pair for pair in effects if pair[1].first_seq > record.after and not pair[1].elsewhere]
+    parts = {"happened after it": after, "happened on a path given up before": [pair for pair in effects if pair not in after]}
+    told = "; ".join(f"{where}: {', '.join(_named(*pair) for pair in found)}" for where, found in parts.items() if found)
+    return f"{told}; the same call is {what[record.effects]}. With other arguments it is executed, and what happened stays. "
+
+
+def _named(step_id: str, found: History) -> str:
+    return f"{found.name} (step {step_id}{f' of run {found.elsewhere}' if found.elsewhere else ''})"
 
 
 def _end_of(child: History) -> str:

@@ -58,12 +58,12 @@ class Current:
 
     @property
     def attempt(self) -> int:
-        """How many times a process has taken the run up, this time included."""
+        """How many times a process has taken the run up, this time included; a fork counts its own."""
         return self._run.journal.claims
 
     @property
     def generation(self) -> int:
-        """0, and one more for each `hf.continue_as`, and for each time that changed code was accepted."""
+        """0, and one more for each `hf.continue_as`, each edit, and each time that changed code was accepted."""
         return self._run.journal.generation
 
     @property

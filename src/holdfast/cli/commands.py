@@ -54,7 +54,7 @@ class Bare(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`[OPTIONS] RUN`."""
-        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+        return [piece.strip("{}").replace("[[", "[").replace("]]", "]") for piece in super().collect_usage_pieces(ctx)]
 
 
 def _say_version(*, asked: bool) -> None:
@@ -159,7 +159,7 @@ def resume(
     run: RunArgument,
     *,
     here: Annotated[Path | None, typer.Option("--here", metavar="APP.py", help="Execute it now, with the agent in this file.")] = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="With --here: end with code 3 where the run waits for a person.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="With --here: end with code 3 where the run waits.")] = False,
     accept: Annotated[bool, typer.Option("--accept", help="Go on with what changed: the code that blocks the run, or the model.")] = False,
     budget: Annotated[
         list[str] | None,
@@ -201,7 +201,7 @@ def cancel(
     *,
     undo: Annotated[bool, typer.Option("--undo", help="Undo what it did, newest first, before it is closed.")] = False,
     here: Annotated[Path | None, typer.Option("--here", metavar="APP.py", help="With --undo: now, with the agent in this file.")] = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="With --here: end with code 3 where the run waits for a person.")] = False,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="With --here: end with code 3 where the run waits.")] = False,
     reason: ReasonOption = "",
     by: ByOption = None,
     store: StoreOption = None,

@@ -24,7 +24,7 @@ MEANINGS = {
     Exit.FINE: "fine",
     Exit.REFUSED: "refused, or the run failed",
     Exit.USAGE: "the command was not understood",
-    Exit.WAITING: "the run waits for a person (resume --here)",
+    Exit.WAITING: "the run waits, for a person, a time or a message (resume --here)",
     Exit.DAMAGED: "damage was found",
     Exit.STORE: "the store cannot be used: missing, locked, foreign, newer or read-only",
     Exit.DRIFTED: "something that the run relies on is not what it was (show --drift)",

@@ -13,7 +13,7 @@ from holdfast.cli.location import opened
 from holdfast.cli.options import RunArgument, StoreOption
 from holdfast.cli.page import Line
 from holdfast.cli.screen import Screen
-from holdfast.cli.wording import local, shortened
+from holdfast.cli.wording import clean, local, shortened
 
 if TYPE_CHECKING:
     from holdfast._follow import Event
@@ -57,10 +57,10 @@ def tail(
 
 
 def words(event: Event) -> str:
-    """What the run emitted, if it is text; control characters that a terminal could obey are left out, line ends stay."""
+    """What the run emitted, if it is text; what a terminal could obey is escaped, line ends and tabs stay."""
     if event.kind != "emit" or not isinstance(event.value, str):
         return ""
-    return "".join(one for one in event.value if one.isprintable() or one in "\n\t")
+    return "".join(one if one in "\n\t" else clean(one) for one in event.value.replace("\r\n", "\n"))
 
 
 def event_line(event: Event) -> Line:

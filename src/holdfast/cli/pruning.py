@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -25,8 +26,11 @@ from holdfast.cli.options import (
 from holdfast.cli.page import Cell, Column, Facts, Line, Page, Table
 from holdfast.cli.screen import Screen, is_terminal
 from holdfast.cli.wording import count
-from holdfast.errors import Misuse
+from holdfast.errors import Misuse, Refusal
+from holdfast.store import Head
 
+ASKED = 10
+"""Runs that the question names."""
 SHOWN = 20
 """Runs that a page names; the document names all."""
 COLUMNS = (
@@ -73,7 +77,7 @@ def prune(
         )  # fmt: skip
         plan, before = _pruning.planned(holdfast.engine, ordered), _pruning.able(holdfast.store).room()
         if not dry_run and not yes and not as_json and is_terminal(sys.stdin) and is_terminal(sys.stdout):
-            typer.confirm(_question(plan), abort=True)
+            _confirm(plan)
         total = len(plan.goes) + len(plan.ages)
         done = list(screen.followed(_pruning.carried_out(holdfast.engine, ordered, plan), total, "pruning runs"))
         report = _pruning.concluded(holdfast.engine, ordered, plan, done, before, compact=compact)
@@ -90,10 +94,23 @@ def _policy(*, keep_last: int | None, max_age: str | None, details: str | None, 
         raise UsageError("say what is kept: --keep-last N, --max-age DURATION or --details DURATION") from None
 
 
+def _confirm(plan: _pruning.Plan) -> None:
+    """Ask whoever sits there, who is shown what would go; a no is told."""
+    if not typer.confirm(_question(plan)):
+        raise Refusal("nothing was removed. --dry-run shows what would go")
+
+
 def _question(plan: _pruning.Plan) -> str:
-    goes = f"remove {count(len(plan.goes), 'run')} of {plan.looked_at:,} for good" if plan.goes else ""
-    ages = f"let old details of {count(len(plan.ages), 'run')} go" if plan.ages else ""
-    return f"{' and '.join(part for part in (goes, ages) if part) or 'nothing to remove: go on'}?".capitalize()
+    goes = f"remove {count(len(plan.goes), 'run')} of {plan.looked_at:,} for good{_ids(plan.goes)}" if plan.goes else ""
+    ages = f"let old details of {count(len(plan.ages), 'run')} go{_ids(plan.ages)}" if plan.ages else ""
+    asked = f"{' and '.join(part for part in (goes, ages) if part) or 'nothing to remove: go on'}?"
+    return asked[0].upper() + asked[1:]
+
+
+def _ids(heads: Sequence[Head]) -> str:
+    """The runs by name, as many as a question can hold."""
+    more = f" and {len(heads) - ASKED:,} more" if len(heads) > ASKED else ""
+    return f" ({', '.join(head.run_id for head in heads[:ASKED])}{more})"
 
 
 def pruning_page(report: _pruning.Pruning) -> Page:
@@ -112,8 +129,9 @@ def pruning_page(report: _pruning.Pruning) -> Page:
 
 
 def _facts(report: _pruning.Pruning) -> list[tuple[str, str | tuple[str, ...]]]:
-    facts: list[tuple[str, str | tuple[str, ...]]] = [("policy", report.policy), ("removed", count(report.removed, "run"))]
-    facts += [("lightened", count(report.lightened, "run"))] if report.lightened else []
+    facts: list[tuple[str, str | tuple[str, ...]]] = [("policy", report.policy)]
+    facts += [("removed" if report.done else "would go", count(report.removed, "run"))]
+    facts += [("lightened" if report.done else "would get lighter", count(report.lightened, "run"))] if report.lightened else []
     facts += [("kept", f"{count(report.kept, 'run')} in spite of the policy")] if report.kept else []
     facts += [("data", f"{report.bytes:,} bytes")]
     facts += [("freed", f"{report.freed_bytes:,} bytes")] if report.done else []

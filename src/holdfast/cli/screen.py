@@ -19,6 +19,9 @@ from holdfast.cli.wording import lines_of
 
 T = TypeVar("T")
 
+HERE = "--here APP.py"
+"""How a command ends that goes on with a run."""
+
 
 @dataclass(frozen=True, slots=True)
 class Screen:
@@ -44,7 +47,8 @@ class Screen:
                 print(line)
 
     def told(self, run_id: str, said: str) -> None:
-        """Print what a verb that changed something has to say."""
+        """Print what a verb that changed something has to say; a command in it names the store that was named."""
+        said = said.replace(HERE, self.setting().command(HERE))
         self.say([Line(said)], run_id=run_id, said=said)
 
     def followed(self, items: Iterable[T], total: int, what: str) -> Iterable[T]:

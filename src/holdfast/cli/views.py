@@ -30,7 +30,7 @@ STATE_STYLES = {
     "step edited": "blue", "state edited": "blue", "run forked": "blue",
 }  # fmt: skip
 BESIDE_STEPS = frozenset({"asked", "answered", "watched", "drifted"})
-"""States of lines that speak of a question or a thing, which is named in the note."""
+"""States of lines that speak of a question or a thing, which is named in the note where it is no step."""
 
 RUNS = (Column("run"), Column("agent", least=8), Column("status"), Column("changed"), Column("note", below=True))
 HISTORY = (
@@ -96,7 +96,7 @@ def in_words(run: RunView) -> tuple[str, str]:
         case "running":
             return f"stopped: the process that ran it is dead{at}", STATUS_STYLES["stopped"]
         case "waiting":
-            text = f"waiting for a person: {run.waits}"
+            text = f"waiting for a person: {run.waits}" if run.asks else f"waiting: {run.waits}"
         case "queued" if run.undoing:
             text = f"to be undone {run.undoing}; nobody runs it"
         case "queued":
@@ -125,6 +125,7 @@ def _run_facts(run: RunView, now_us: int) -> list[Fact]:
     if run.current is not None:
         facts.append(("step", _step_fact(run.current, now_us)))
         facts += [("key", run.current.key)] if run.current.key else []
+    facts += [("details", as_json(each)) for each in run.details]
     facts += [("done", count(run.steps_done, "step")), ("taken up", f"{count(run.attempt, 'time')} by a process")]
     facts += [(_state_label(name), shortened(value, STATE_LIMIT)) for name, value in run.state.items()]
     facts += [("milestone", run.milestone)] if run.milestone else []
@@ -193,7 +194,8 @@ def _day(line: Checkpoint) -> str:
 
 def _history_row(line: Checkpoint, *, one_day: bool) -> list[Cell]:
     day, _, hour = local(line.at_us).partition(" ")
-    step_id, note = ("", f"{line.step_id}: {line.note}") if line.state in BESIDE_STEPS else (line.step_id, line.note)
+    beside = line.state in BESIDE_STEPS and not line.step_id[:1].isdigit()
+    step_id, note = ("", f"{line.step_id}: {line.note}") if beside else (line.step_id, line.note)
     return [
         Cell(hour if one_day else f"{day} {hour}", "dim"), Cell(step_id), _state_cell(line),
         Cell(str(line.attempt or "")), Cell("" if line.duration_s is None else duration(line.duration_s), "dim"),
@@ -217,7 +219,8 @@ def checkpoint_page(view: CheckpointView, setting: Setting) -> Page:
     facts += [(f"saved {name}", as_json(value)) for name, value in view.partial.items()]
     facts += [("usage", as_json(each)) for each in view.usage]
     facts += [(_state_label(name), as_json(value)) for name, value in view.state.items()]
-    return [Line(f"step {line.step_id}, {line.call}: {line.state}", "bold"), GAP, Facts(facts), GAP, *_known(view.known)]
+    called = f", {line.call}" if line.call else ""
+    return [Line(f"step {line.step_id}{called}: {line.state}", "bold"), GAP, Facts(facts), GAP, *_known(view.known)]
 
 
 def _outcome(view: CheckpointView) -> Fact:
@@ -255,6 +258,9 @@ def _item_facts(item: Item, now_us: int) -> list[Fact]:
     facts: list[Fact] = [("run", f"{item.run_id}{at}")]
     facts += [("agent", item.call)] if item.call else []
     facts += [("key", item.key)] if item.key else []
+    facts += [("details", as_json(item.details))] if item.details is not None else []
+    facts += [("answer", item.wants)] if item.wants not in ("", "yes or no") else []
+    facts += [("for", ", ".join(item.who))] if item.who else []
     facts += [("tags", _tags(item.tags))] if item.tags else []
     facts += [("parent", item.parent)] if item.parent else []
     return [*facts, ("since", moment(item.since_us, now_us))]
