@@ -148,7 +148,8 @@ def test_interrupting_ends_with_130_and_the_run_can_go_on(stage: Stage) -> None:
 
 
 def test_a_doubt_outlives_the_run_that_is_cancelled_until_it_is_resolved(stage: Stage) -> None:
-    [key] = [item["key"] for item in stage.document("inbox")["items"] if item["run_id"] == "waiting"]
+    stage.told("resolve", "dead", "3", "--not-landed")
+    [key] = [item["key"] for item in stage.document("inbox")["items"]]
     said = stage.told("cancel", "waiting", "--by", "ann")
     assert f'the run is cancelled; step 3 charge(order="waiting", cents=500) stays in doubt, key {key}' in said
     assert stage.told("show", "waiting").startswith("cancelled by ann; step 3 stays in doubt")
