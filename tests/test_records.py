@@ -12,6 +12,7 @@ import pytest
 import holdfast as hf
 from crashing import play
 from holdfast import _records as rec
+from holdfast._bodies import from_parts, to_body
 from holdfast._chain import record_of
 from holdfast._journal import Journal
 from holdfast.store import FORMAT, Append, Head, Row
@@ -72,7 +73,7 @@ FULL: list[rec.Record] = [
 
 
 def again(record: rec.Record) -> rec.Record:
-    return rec.from_parts(kind=record.kind, step_id=record.step_id, body=rec.to_body(record), value=record.value, args=record.args)
+    return from_parts(kind=record.kind, step_id=record.step_id, body=to_body(record), value=record.value, args=record.args)
 
 
 @pytest.mark.parametrize("record", FULL, ids=lambda record: record.kind)
@@ -89,32 +90,32 @@ def test_fields_that_hold_their_default_are_left_out(cls: type[rec.Record]) -> N
     fields = [field for field in dataclasses.fields(cls) if field.default is field.default_factory is dataclasses.MISSING]
     required: dict[str, Any] = {field.name: f"<{field.name}>" for field in fields}
     bare = cls(**required)
-    assert json.loads(rec.to_body(bare)) == required
+    assert json.loads(to_body(bare)) == required
     assert again(bare) == bare
 
 
 def test_what_has_a_column_of_its_own_is_not_in_the_body() -> None:
-    body = json.loads(rec.to_body(FULL[0]))
+    body = json.loads(to_body(FULL[0]))
     assert not {"step_id", "value", "args"} & body.keys()
     assert body["args_sha"] == "s"
 
 
 def test_an_unknown_kind_is_refused() -> None:
     with pytest.raises(ValueError, match=r"unknown kind of record 'step\.dreamt'"):
-        rec.from_parts(kind="step.dreamt", step_id="1", body=b"{}", value=None, args=None)
+        from_parts(kind="step.dreamt", step_id="1", body=b"{}", value=None, args=None)
 
 
 @pytest.mark.parametrize("body", [b'{"soul":1}', b"[1]", b"1", b"{", b"\xff", b'{"value":"x"}'])
 def test_a_body_with_other_fields_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError):
-        rec.from_parts(kind="run.done", step_id="", body=body, value=None, args=None)
+        from_parts(kind="run.done", step_id="", body=body, value=None, args=None)
 
 
 def test_a_missing_field_is_refused() -> None:
     with pytest.raises(ValueError, match="other fields"):
-        rec.from_parts(kind="timeout.fired", step_id="1", body=b'{"name":"x"}', value=None, args=None)
+        from_parts(kind="timeout.fired", step_id="1", body=b'{"name":"x"}', value=None, args=None)
     with pytest.raises(ValueError, match="other fields"):
-        rec.from_parts(kind="run.failed", step_id="", body=b"{}", value=None, args=None)
+        from_parts(kind="run.failed", step_id="", body=b"{}", value=None, args=None)
 
 
 def stored_runs(path: Path) -> list[tuple[Head, list[Row]]]:

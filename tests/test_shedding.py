@@ -14,6 +14,7 @@ import holdfast as hf
 from crashing import LEASE_S, Crash, loaded, play, records
 from holdfast import _pruning, _shedding
 from holdfast import _records as rec
+from holdfast._bodies import from_parts
 from holdfast._journal import Journal
 from holdfast._pruning import Pruning
 from holdfast.store import Row
@@ -254,7 +255,7 @@ def test_the_guard_sees_what_any_record_means(kind: str) -> None:
     assert any(row.kind == kind for row in rows)
     one, other = Journal.load(head, rows), Journal(head.run_id)
     for row in rows:
-        record = rec.from_parts(kind=row.kind, step_id=row.step_id, body=row.body, value=row.value, args=row.args)
+        record = from_parts(kind=row.kind, step_id=row.step_id, body=row.body, value=row.value, args=row.args)
         if row.kind != kind:
             other.ledger.fold(record, row.at_us)
             with suppress(KeyError):

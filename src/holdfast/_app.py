@@ -17,13 +17,14 @@ from ._clock import Clock, SystemClock
 from ._commit import Committer
 from ._decorators import Agent
 from ._duration import Duration, seconds
+from ._engine import Engine, Order
 from ._frames import interrupted, without_our_frames
 from ._handle import Handle, to_be_awaited
 from ._ids import checked_run_id, checked_text, new_run_id
 from ._lease import LEASE_S, Keeper, Observer
 from ._options import refuse_unknown
 from ._run import Body, OnAsk, Scope, place
-from ._runner import Engine, Order, attend_async, attend_blocking
+from ._runner import attend_async, attend_blocking
 from ._terminal import at_a_terminal
 from .budget import Budget, checked
 from .errors import Misuse, NestedStep

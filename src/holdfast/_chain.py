@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any
 
 from . import _records as rec
+from ._bodies import from_parts
 from .errors import Damaged
 from .store import Head, Row
 
@@ -100,7 +101,7 @@ def _repaired(run_id: str, record: rec.RunRepaired) -> str:
 
 def record_of(row: Row) -> rec.Record:
     """The record that a row holds; ValueError where this version cannot read it."""
-    return rec.from_parts(kind=row.kind, step_id=row.step_id, body=row.body, value=row.value, args=row.args)
+    return from_parts(kind=row.kind, step_id=row.step_id, body=row.body, value=row.value, args=row.args)
 
 
 def verified(head: Head, rows: Sequence[Row]) -> Iterator[tuple[Row, rec.Record]]:

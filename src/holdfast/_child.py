@@ -28,16 +28,18 @@ from ._door import within_budget
 from ._drive import drive_async
 from ._duration import Duration
 from ._ending import Raised, Returned
+from ._engine import Engine, Nested, Order
 from ._failpoints import reach
 from ._ids import RUN_ID
 from ._journal import Journal
 from ._ledger import Outlay
 from ._replay import History
-from ._run import PARK_CHECK_S, Body, Group, Parking, Run, Scope, place
-from ._runner import Engine, Nested, Order, attend_async, attend_blocking, moved, refuse_foreign, refuse_pruned, resting
+from ._run import PARK_CHECK_S, Body, Group, Run, Scope, place
+from ._runner import attend_async, attend_blocking, moved, refuse_foreign, refuse_pruned, resting
 from ._steps import life
 from ._timeouts import timeout as time_out
 from ._timetravel import fork_child, word
+from ._waiters import Parking
 from .budget import Budget
 from .codec.failures import told
 from .codec.signature import return_annotation

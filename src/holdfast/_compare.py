@@ -14,12 +14,12 @@ from typing import Any
 
 from . import _records as rec
 from ._chain import at_position, empty_head, fold_head, verified
+from ._engine import Engine
 from ._ids import RUN_ID
 from ._inspect import loaded
 from ._journal import Journal
 from ._patch import Change, compared, same
 from ._replay import History
-from ._runner import Engine
 from .errors import Refusal
 from .store import Head, Row
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from ._engine import Engine
 from ._inspect import loaded
 from ._journal import Journal
 from ._prints import Print, difference, is_url, take
-from ._runner import Engine
 
 What: TypeAlias = Literal["same", "changed", "gone", "unreachable", "appeared", "not compared"]
 

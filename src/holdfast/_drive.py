@@ -11,8 +11,9 @@ from typing import Any, Protocol, TypeVar
 from . import _records as rec
 from ._commands import Commit, Hang, Invoke, Life, Pause, Settle, Turn, WaitForPerson
 from ._commit import Ticket
-from ._run import Run, Scope, Waiter, place
+from ._run import Run, Scope, place
 from ._staying import LOOK_S
+from ._waiters import Waiter
 from .errors import BranchLost, NotKept, Parked, Unwinding
 
 T = TypeVar("T")

@@ -14,9 +14,10 @@ from ._calls import shown_call
 from ._chain import GENESIS, chain, dropped_before, record_of
 from ._checkpoints import told
 from ._clock import to_datetime
+from ._engine import Engine
 from ._ids import checked_run_id
 from ._inspect import loaded
-from ._runner import POLL_S, Engine
+from ._runner import POLL_S
 from .errors import Damaged, Misuse, Refusal
 from .store import Head, Row
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from ._decorators import Agent
 from ._duration import Duration, seconds
+from ._engine import Engine
 from ._journal import Journal
 from ._records import RunCancelled as CancelledRecord
 from ._records import RunDone
 from ._run import Scope, place
-from ._runner import POLL_S, Engine
+from ._runner import POLL_S
 from .errors import Misuse, RunCancelled, RunFailed, UndecodableResult, UnknownRun, WrongMode
 
 if TYPE_CHECKING:

@@ -17,12 +17,13 @@ from ._calls import shown_call
 from ._chain import FORK_OF, empty_head, verified
 from ._checkpoints import STATES, Checkpoint, checkpoints, message
 from ._duration import Duration, seconds
+from ._engine import Engine
 from ._ids import checked_run_id
 from ._journal import Journal
 from ._letters import moved_children
 from ._options import checked_statuses
 from ._replay import DIED, UNDO, History, Question
-from ._runner import Engine, refuse_pruned
+from ._runner import refuse_pruned
 from ._shelved import damaged_artifacts
 from .budget import Spent
 from .errors import Damaged, HoldfastError, Misuse, Refusal, StoreDamaged, StoreError, UndoFailed, UnknownRun

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from . import _records as rec
 from ._artifact import refs_in, vouched
+from ._bodies import to_body
 from ._chain import at_position, chain, empty_head, fold_head, verified
 from ._ledger import BUDGET, Ledger
 from ._lineage import Pair, Unread, happened, heard, named, standing, unread
@@ -147,7 +148,7 @@ class Journal:
         for record in records:
             epoch += isinstance(record, (rec.RunStarted, rec.RunResumed, rec.RunRepaired))
             seq += 1
-            parts = (seq, epoch, at_us, record.kind, record.step_id, rec.to_body(record), record.value, record.args)
+            parts = (seq, epoch, at_us, record.kind, record.step_id, to_body(record), record.value, record.args)
             digest = chain(digest, head.run_id, parts)
             rows.append(_row((*parts, digest)))
             head = fold_head(head, record, at_us)

@@ -14,6 +14,7 @@ from ._calls import shown_call
 from ._chain import record_of
 from ._decorators import Agent
 from ._door import acceptance
+from ._engine import Engine, Order
 from ._failpoints import reach
 from ._ids import checked_text
 from ._inspect import loaded
@@ -21,7 +22,7 @@ from ._journal import Journal
 from ._ledger import BUDGET
 from ._letters import tell_parent
 from ._replay import Question
-from ._runner import Engine, Order, escaped, silent
+from ._runner import escaped, silent
 from .budget import Budget, shown
 from .errors import LeaseLost, Refusal, UnknownAgent, Unwinding
 from .store import Head

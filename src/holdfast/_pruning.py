@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from . import _records as rec
+from ._bodies import from_parts
 from ._chain import at_position
+from ._engine import Engine
 from ._failpoints import reach
 from ._ids import checked_text
 from ._inspect import PAGE
 from ._journal import Journal
-from ._runner import Engine
 from ._shedding import Lighter, known_histories, lighter, replays_alike, size
 from .errors import Damaged, Refusal, StoreDamaged
 from .retention import FINAL, Retention, decide
@@ -322,7 +323,7 @@ def _prunings(rows: Sequence[Row]) -> Iterator[rec.RunPruned]:
     """What earlier prunes said, the last first."""
     for row in reversed(rows):
         if row.kind == rec.RunPruned.kind:
-            record = rec.from_parts(kind=row.kind, step_id=row.step_id, body=row.body, value=row.value, args=row.args)
+            record = from_parts(kind=row.kind, step_id=row.step_id, body=row.body, value=row.value, args=row.args)
             assert isinstance(record, rec.RunPruned)
             yield record
 

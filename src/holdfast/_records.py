@@ -1,4 +1,4 @@
-"""One frozen class per kind of fact that a journal can hold, and their way to rows and back.
+"""One frozen class per kind of fact that a journal can hold.
 
 A record's fields become the JSON body of a row. `step_id`, `value` and `args` have columns of their own: `value` is the data that
 replay gives back, `args` what a step was called with. Argument bytes enter the chain as `args_sha`, so that they can be pruned later.
@@ -7,16 +7,11 @@ Fields that hold their default are left out, so that a field can be added withou
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Any, ClassVar, NamedTuple
-
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from typing import Any, ClassVar
 
 from ._facts import Fact, fact
-from ._json import encoder
 
 Json = dict[str, Any]
 
@@ -547,56 +542,3 @@ KINDS: dict[str, type[Record]] = {
 def cost_usd(usage: Sequence[Json]) -> float:
     """What the entries of a record's usage have cost."""
     return sum(float(entry.get("usd") or 0.0) for entry in usage)
-
-
-class _Shape(NamedTuple):
-    """The body fields of one kind: name and the default that is left out."""
-
-    fields: tuple[tuple[str, object], ...]
-
-
-def _shape(cls: type[Record]) -> _Shape:
-    shown = []
-    for spec in dataclasses.fields(cls):
-        if spec.name in COLUMNS:
-            continue
-        default = spec.default_factory() if spec.default_factory is not dataclasses.MISSING else spec.default
-        shown.append((spec.name, default))
-    return _Shape(tuple(shown))
-
-
-_SHAPES = {cls: _shape(cls) for cls in KINDS.values()}
-_decode = json.JSONDecoder().decode
-_encode = encoder(ensure_ascii=False)
-
-
-def to_body(record: Record) -> bytes:
-    """The JSON body of the row that will hold this record."""
-    body = {}
-    for name, default in _SHAPES[type(record)].fields:
-        value = getattr(record, name)
-        if value != default:
-            body[name] = value
-    try:
-        return to_json(body)
-    except PydanticSerializationError:  # half a character, which JSON can carry and UTF-8 cannot
-        return _encode(body).encode("utf-8", "surrogatepass")
-
-
-def from_parts(*, kind: str, step_id: str, body: bytes, value: bytes | None, args: bytes | None) -> Record:
-    """The record that a row holds. Raises ValueError for a kind or a field that this version does not know."""
-    cls = KINDS.get(kind)
-    if cls is None:
-        raise ValueError(f"unknown kind of record {kind!r}")
-    try:
-        return cls(step_id=step_id, value=value, args=args, **_fields_of(body))
-    except TypeError as error:
-        raise ValueError(f"a {kind} record with other fields than this version knows: {error}") from error
-
-
-def _fields_of(body: bytes) -> Json:
-    try:
-        fields: Json = from_json(body)
-    except ValueError:  # half a character, or damage
-        fields = _decode(body.decode("utf-8", "surrogatepass"))
-    return fields

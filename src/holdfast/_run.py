@@ -15,7 +15,7 @@ import random
 import threading
 import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 from . import _records as rec
 from ._clock import Clock
@@ -29,6 +29,7 @@ from ._replay import CANCEL, CLEANUP, QUESTION, UNDO
 from ._riders import Riders
 from ._staying import LOOK_S, Stay
 from ._turnstile import Turnstile
+from ._waiters import Parking, Waiter
 from .errors import Cancelled, HoldfastError, NotKept, Parked, Stopped, UndecodableResult, Unwinding
 
 if TYPE_CHECKING:
@@ -224,33 +225,6 @@ def here() -> object:
         return threading.current_thread()
 
 
-class Waiter:
-    """A step that waits for a word on `step_id`, itself or a question: woken by it, or unwound when the run parks.
-
-    `place` is what it is known by among those that wait: several steps may wait for one answer.
-    """
-
-    __slots__ = ("event", "future", "outcome", "place", "scope", "step_id")
-
-    def __init__(self, step_id: str, place: str, scope: Scope) -> None:
-        self.step_id, self.place, self.scope = step_id, place, scope
-        self.event = threading.Event()
-        self.future: asyncio.Future[None] | None = None
-        self.outcome: Unwinding | None = None
-
-    def wake(self, outcome: Unwinding | None = None) -> None:
-        """Let it go on, or unwind it with `outcome`; from any thread."""
-        self.outcome = outcome
-        self.event.set()
-        if self.future is not None:
-            self.future.get_loop().call_soon_threadsafe(_resolve, self.future)
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
 class Undoing:
     """What it takes to undo a run: who asked for it, and the calls that can be undone, in the order in which the code made them."""
 
@@ -259,26 +233,6 @@ class Undoing:
     def __init__(self, asked: rec.RunUndoing | None) -> None:
         self.asked = asked
         self.calls: dict[str, Call] = {}
-
-
-class Parking(NamedTuple):
-    """A run that waits, holding nothing: what it waits for, until when, which letters it had heard, the child runs it waits for.
-
-    `asks` where a person must say something.
-    """
-
-    run_id: str
-    told: str
-    wake_us: int
-    heard: set[int]
-    within: tuple[Parking, ...] = ()
-    asks: bool = False
-
-    def family(self) -> Iterator[Parking]:
-        """It and all runs below it."""
-        yield self
-        for child in self.within:
-            yield from child.family()
 
 
 class Nest(Protocol):

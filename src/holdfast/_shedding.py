@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from . import _records as rec
+from ._bodies import to_body
 from ._chain import GENESIS, chain, empty_head, fold_head, prunable, record_of
 from ._journal import Journal
 from ._ledger import Ledger
@@ -74,7 +75,7 @@ def _continued(run_id: str, rows: Sequence[Row], gone: range) -> Row:
     assert isinstance(record, rec.RunContinued)
     carried = {**record.carried, **({"charged": ledger.charged} if ledger.charged else {})}
     dropped = row.seq - rows[gone.start - 1].seq - 1
-    return row._replace(body=rec.to_body(record.but(dropped=dropped, usd=folded.usd, carried=carried)))
+    return row._replace(body=to_body(record.but(dropped=dropped, usd=folded.usd, carried=carried)))
 
 
 def size(row: Row) -> int:
@@ -127,7 +128,7 @@ class _Needs:
             return row
         match record:
             case rec.AttemptFailed() if record.step_id in self.done:
-                return _smaller(row, row._replace(body=rec.to_body(record.but(error=_stub(record.error)))))
+                return _smaller(row, row._replace(body=to_body(record.but(error=_stub(record.error)))))
             case rec.StepDone() if row.seq not in self.outcomes and row.seq not in self.messages:
                 return row._replace(args=None, value=None)
             case rec.StepEdited() if record not in self.edits:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._answers import harmless, shown
+from ._engine import Engine
 from ._journal import Journal
-from ._runner import Engine
 from .errors import HoldfastError
 from .stores.opening import SQLITE
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from . import _records as rec
 from ._chain import CHILD_OF, record_of
 from ._decorators import Step
+from ._engine import Engine
 from ._failpoints import reach
 from ._ids import checked_run_id, checked_text
 from ._inspect import loaded
@@ -25,7 +26,7 @@ from ._journal import Journal
 from ._lineage import ANY_EPOCH, OF_THE_RUN, happened, standing, told, unread
 from ._operate import MAX_TRIES, _claimed, _encoded, _is_owned, _resumed, ready
 from ._replay import CLEANUP, UNDO, History
-from ._runner import Engine, child_tags, refuse_pruned
+from ._runner import child_tags, refuse_pruned
 from .codec.values import codec_for
 from .errors import Damaged, NotKept, Refusal
 from .store import Append, Row, Shelf

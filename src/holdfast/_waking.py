@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 
+from ._engine import Engine
 from ._journal import Journal
 from ._letters import matters
-from ._runner import Engine
 from .errors import Damaged, Misuse
 from .store import Head, Query
 

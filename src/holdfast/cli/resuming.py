@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast import Holdfast, _operate
-from holdfast._runner import Order
+from holdfast._engine import Order
 from holdfast.cli.app_file import agent_in, loaded, resources_in
 from holdfast.cli.document import error_document
 from holdfast.cli.exits import Exit
