@@ -52,7 +52,8 @@ def ledger(stage: Stage) -> list[str]:
 
 def test_without_code_the_request_is_kept_and_the_command_that_executes_it_is_told(stage: Stage) -> None:
     told = stage.told("cancel", "buy-1", "--undo", "--reason", "not wanted", "--by", "ann")
-    assert told == "the run is undone by whoever runs its agent next; to do it now: holdfast resume buy-1 --here APP.py\n"
+    again = f"holdfast resume buy-1 --here APP.py --store {stage.store}"
+    assert told == f"the run is undone by whoever runs its agent next; to do it now: {again}\n"
     shown = stage.told("show", "buy-1")
     assert shown.startswith("to be undone by ann: not wanted; nobody runs it\n")
     assert "undoing     by ann: not wanted" in shown

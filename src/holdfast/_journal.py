@@ -276,6 +276,8 @@ class Journal:
         for name in set(self.__slots__) - kept:
             setattr(self, name, getattr(fresh, name))
         self.continued, self.generation = record, record.generation
+        if not self.superseded:
+            self.turned = None
         if self.turned is not None and self.turned.effects == "reuse":  # the same call may be meant anew by now: a person says
             self.turned = self.turned.but(effects="ask")
         self.taken = dict.fromkeys(record.carried.get("taken", ()))

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from . import _records as rec
 from ._bodies import to_body
 from ._chain import GENESIS, chain, empty_head, fold_head, prunable, record_of
-from ._journal import Journal
+from ._journal import EDITS, Journal
 from ._ledger import Ledger
-from ._lineage import Pair
+from ._lineage import Pair, heard
 from ._models import Models
 from ._replay import History
 from .store import Head, Row
@@ -95,7 +95,6 @@ class _Needs:
 
     def __init__(self, journal: Journal, pairs: Sequence[Pair]) -> None:
         self.effects = {one.step_id for _, one in pairs if getattr(one, "effect", False) or isinstance(one, rec.DoubtOpened)}
-        self.effects |= {one.step_id for _, one in pairs if isinstance(one, rec.MessageTaken)}  # what it said may be received again
         self.open = {step_id for step_id, found in journal.histories.items() if found.outcome is None}
         self.done = {step_id for step_id, found in journal.histories.items() if isinstance(found.outcome, rec.StepDone)}
         self.outcomes = {found.outcome_seq for found in known_histories(journal)} | {gone.seq for gone in journal.behind.values()}
@@ -104,15 +103,16 @@ class _Needs:
         self.states = {seq for saved in journal.states.values() for seq, _ in saved}
         self.partials = [record for saved in journal.partials.values() for record in saved.values()]
         self.messages = set(_received_again(journal, pairs))
-        self._pairs, self._known = pairs, bool(journal.unread or journal.superseded)
+        self._pairs, self._known = pairs, bool(journal.unread or journal.superseded) or isinstance(journal.turned, EDITS)
 
     def earlier(self, before_us: int) -> range:
         """Which rows are of generations that are over: those between what the run began with and where it last began anew before then."""
         ends = [index for index, (row, one) in enumerate(self._pairs) if isinstance(one, rec.RunContinued) and row.at_us < before_us]
         made = [index for index, (_, one) in enumerate(self._pairs) if isinstance(one, rec.RunForked)]
         gone = range(max(made, default=0) + 1, ends[-1] if ends else 0)
-        edited = any(isinstance(self._pairs[index][1], rec.StepEdited | rec.StateEdited) for index in gone)
-        return range(0) if edited and self._known else gone
+        edited = any(isinstance(self._pairs[index][1], EDITS) for index in gone)
+        told = any(heard(self._pairs[index][1].value)[0] for index in made)  # which of these a call took over, later rows say
+        return range(0) if told or (edited and self._known) else gone
 
     def lighten(self, row: Row) -> Row:
         """The row without what nobody needs."""
