@@ -75,7 +75,7 @@ def test_the_machine_finds_out_a_prune_that_takes_what_is_needed(monkeypatch: py
 def test_a_fork_that_forgets_what_happened_is_found_out_and_can_be_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is printed are the steps that led there, and the blob that draws them again."""
     monkeypatch.setattr("holdfast._timetravel.happened", lambda histories, after: [])
-    with pytest.raises(AssertionError, match="too often") as found:
+    with pytest.raises((AssertionError, HoldfastError)) as found:  # in several ways, a charge too many among them
         played(Machine, 400, **CONTROL)
     notes = "\n".join(found.value.__notes__)
     assert "state.fork(" in notes

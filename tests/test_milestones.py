@@ -12,7 +12,7 @@ import pytest
 import holdfast as hf
 import holdfast.sync as hfs
 from crashing import Crash, crashing, dies_at, lines, loaded, play
-from holdfast import _commit, _journal, _lease, _milestones, _turnstile
+from holdfast import _journal, _lease, _milestones
 from holdfast import _records as rec
 from holdfast._clock import SystemClock
 from holdfast._commit import Committer
@@ -287,24 +287,6 @@ def test_outcomes_from_memory_and_from_the_disk_come_in_the_same_order_on_replay
     for number in range(5):
         replayed(tmp_path / f"{number}.db")
     assert len([what for what in SEEN if what.startswith("pay")]) == 5 * 12
-
-
-def announced_late(batch: list[_commit.Ticket]) -> None:
-    """Let the next outcome be held back before the loop knows of those that were stored."""
-    for ticket in batch:
-        ticket.journal.end_write()
-        ticket.done = True
-        if ticket.future is not None:
-            loop = ticket.future.get_loop()
-            loop.call_soon_threadsafe(loop.call_later, 0.003, ticket.future.set_result, None)
-
-
-def test_an_engine_that_holds_back_while_a_write_is_under_way_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_commit, "_announce", announced_late)
-    monkeypatch.setattr(_turnstile, "STALL_S", 0.02)
-    with pytest.raises((hf.ReplayMismatch, pytest.fail.Exception)):
-        for number in range(5):
-            replayed(tmp_path / f"{number}.db")
 
 
 def test_what_is_held_back_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
