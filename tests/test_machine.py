@@ -78,5 +78,5 @@ def test_a_fork_that_forgets_what_happened_is_found_out_and_can_be_played_again(
     with pytest.raises((AssertionError, HoldfastError)) as found:  # in several ways, a charge too many among them
         played(Machine, 400, **CONTROL)
     notes = "\n".join(found.value.__notes__)
-    assert "state.fork(" in notes
+    assert "state.fork(" in notes or "state.edit(" in notes
     assert "@reproduce_failure(" in notes
