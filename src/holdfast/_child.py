@@ -16,7 +16,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from . import _operate
 from . import _records as rec
 from ._again import Before, child_before
 from ._artifact import Desk, at_desk
@@ -38,7 +37,6 @@ from ._run import PARK_CHECK_S, Body, Group, Run, Scope, place
 from ._runner import attend_async, attend_blocking, moved, refuse_foreign, refuse_pruned, resting
 from ._steps import life
 from ._timeouts import timeout as time_out
-from ._timetravel import fork_child, word
 from ._waiters import Parking
 from .budget import Budget
 from .codec.failures import told
@@ -216,6 +214,8 @@ class Calling:
             yield Commit([_started(call, plan.child).but(fork_of=plan.fork_of)])
             reach("child.after")
         if plan.fork_of and found is None:
+            from ._timetravel import fork_child, word
+
             said = word(f"run {call.run.id}", f"called at step {call.step_id}", _policy(call))
             fork_child(self._engine, plan.fork_of, plan.child, parent={"run": call.run.id, "step": call.step_id}, said=said)
 
@@ -378,6 +378,8 @@ async def _threaded(engine: Engine, order: Order) -> Returned | Raised:
 
 def _closed(engine: Engine, child: str, *, by: str, reason: str) -> None:
     """Cancel a child that nobody waits for any more; what has ended stays as it is, and one that executes elsewhere is told."""
+    from . import _operate
+
     head = engine.store.head(child)
     if head is not None and head.status not in ("done", "cancelled"):
         with suppress(Refusal):
