@@ -348,10 +348,16 @@ def child_id(run: Run, step_id: str) -> str:
 
 
 async def _playing(engine: Engine, order: Order) -> Returned | Raised:
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
     try:
-        return Returned(await attend_async(engine, order))
+        outcome: Returned | Raised = Returned(await attend_async(engine, order))
     except (Exception, Unwinding) as error:  # noqa: BLE001 (the parent's step decides)
-        return Raised(error)
+        outcome = Raised(error)
+    if task.cancelling() > before:  # while the child was unwound for its own reasons: it has one task with its parent's branch
+        raise asyncio.CancelledError
+    return outcome
 
 
 def _played(engine: Engine, order: Order) -> Returned | Raised:
