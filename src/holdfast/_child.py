@@ -355,7 +355,8 @@ async def _playing(engine: Engine, order: Order) -> Returned | Raised:
         outcome: Returned | Raised = Returned(await attend_async(engine, order))
     except (Exception, Unwinding) as error:  # noqa: BLE001 (the parent's step decides)
         outcome = Raised(error)
-    if task.cancelling() > before:  # while the child was unwound for its own reasons: it has one task with its parent's branch
+    lost = order.nested is not None and bool(order.nested.call.scope.cause())
+    if lost and task.cancelling() > before:  # while the child was unwound for its own reasons: it has one task with its parent's branch
         raise asyncio.CancelledError
     return outcome
 
