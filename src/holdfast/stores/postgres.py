@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+import psycopg
+
 from holdfast._clock import SystemClock
 from holdfast.errors import StoreBusy, StoreError, StoreFailed
 from holdfast.store import (
@@ -50,6 +52,9 @@ from holdfast.stores._postgres_schema import prepare, store_id
 READERS = 4
 TRIES = 5
 """How often a batch that the server undid, because of a deadlock or the like, is written again."""
+
+UNDONE = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+NOT_KNOWN = "It is not known whether the last records were written; whoever takes the runs next looks"
 
 POST = "INSERT INTO letters VALUES (%b, %b, %b, %b, %b)"
 LETTERS = "SELECT letter_id, run_id, at_us, kind, body FROM letters WHERE run_id = ANY(%b) ORDER BY letter_id"
@@ -92,24 +97,26 @@ class PostgresStore:
             for left in range(TRIES, 0, -1):
                 try:
                     return self._write(batch, until_s)
-                except StoreBusy:  # the server undid it
-                    if left == 1 or not wait:
+                except StoreBusy as busy:
+                    if left == 1 or not isinstance(busy.__cause__, UNDONE):
                         raise
             raise AssertionError("the last try returns or raises")
 
     def _write(self, batch: Sequence[Append], until_s: float) -> list[Stale | None]:
         """Write the batch; where the reply is lost, look whether it went in, and write it again if it did not."""
-        line, work = self._writer, written
+        line = self._writer
+        try:
+            return line.attempt(lambda session: written(session, batch), line.session(until_s))
+        except Lost:
+            pass
         while True:
-            connection = line.session(until_s)
             try:
-                answers = line.attempt(lambda session: work(session, batch), connection)  # noqa: B023 (called at once)
+                return line.attempt(lambda session: _looked_up(session, batch), line.session(until_s))
             except Lost as lost:
-                work = _looked_up
                 if SystemClock().monotonic_s() >= until_s:
-                    raise lost.said from lost.__cause__
-            else:
-                return answers
+                    raise StoreFailed(self.url, f"{lost.said.reason}. {NOT_KNOWN}") from lost.__cause__
+            except StoreFailed as error:
+                raise StoreFailed(self.url, f"{error.reason}. {NOT_KNOWN}") from error.__cause__
 
     def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
         return self.rows_after(run_id, 0)
