@@ -39,7 +39,7 @@ BLOBS_STAY = "SELECT pg_advisory_xact_lock_shared(hashtextextended('holdfast blo
 BLOBS_GO = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast blobs ' || current_schema(), 0))"
 
 TEXT, BIGINT, BYTEA, DOUBLE = 25, 20, 17, 701
-BINARY = [pq.Format.BINARY] * 28
+BINARY = [pq.Format.BINARY] * 30
 ONE = struct.Struct(">iiiii")
 NULL = b"\xff\xff\xff\xff"
 LENGTH = struct.Struct(">i")
@@ -137,17 +137,18 @@ def _checked(pgconn: pq.abc.PGconn, result: pq.abc.PGresult) -> pq.abc.PGresult:
 def _packed(batch: Sequence[Append]) -> list[bytes]:
     """The arguments of the statement, in its order."""
     heads = [one.head for one in batch]
-    owners = [(place, row) for place, one in enumerate(batch, 1) for row in one.rows]
+    rows = [(place, row) for place, one in enumerate(batch, 1) for row in one.rows]
     takes = [(place, letter_id) for place, one in enumerate(batch, 1) for letter_id in one.takes]
     run_ids, agents, statuses, owner, epochs, seqs, digests, wakes, created, updated, tags, usd, notes = zip(*heads, strict=True)
-    _, row_epochs, at_us, kinds, step_ids, bodies, values, args, row_digests = zip(*(row for _, row in owners), strict=True)
+    _, row_epochs, at_us, kinds, step_ids, bodies, values, args, row_digests = zip(*(row for _, row in rows), strict=True)
     return [
         _texts(run_ids), _bigints([one.epoch for one in batch]), _bigints([one.seq for one in batch]), _texts(agents), _texts(statuses),
         _texts(owner), _bigints(epochs), _bigints(seqs), _byteas(digests), _nullable(wakes), _bigints(created), _bigints(updated),
         _texts(tags), _doubles(usd), _texts(notes), _texts([tagged(text) for text in tags]),
-        _bigints([place for place, _ in owners]), _bigints([row.seq for _, row in owners]), _bigints(row_epochs), _bigints(at_us),
+        _bigints([place for place, _ in rows]), _texts([run_ids[place - 1] for place, _ in rows]), _bigints([row.seq for _, row in rows]), _bigints(row_epochs), _bigints(at_us),
         _texts(kinds), _texts(step_ids), _byteas(bodies), _byteas(values), _byteas(args), _byteas(row_digests),
-        _bigints([place for place, _ in takes]), _bigints([letter_id for _, letter_id in takes]),
+        _bigints([place for place, _ in takes]), _texts([run_ids[place - 1] for place, _ in takes]),
+        _bigints([letter_id for _, letter_id in takes]),
     ]  # fmt: skip
 
 

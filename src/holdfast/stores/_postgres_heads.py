@@ -23,7 +23,7 @@ LISTED = """
         SELECT * FROM runs WHERE owner IS NOT NULL AND {filters}
         UNION ALL
         SELECT found.* FROM ({statuses}) AS wanted CROSS JOIN LATERAL (
-            SELECT * FROM runs WHERE owner IS NULL AND runs.status = wanted.status AND {filters}
+            SELECT * FROM runs WHERE owner IS NULL AND runs.status = wanted.status AND {resting}
             ORDER BY rested_us DESC, run_id LIMIT %(offset)b::bigint + %(limit)b::bigint
         ) AS found
     ) AS both_kinds ORDER BY updated_us DESC, run_id
@@ -39,8 +39,9 @@ PAGE = " LIMIT %(limit)b OFFSET %(offset)b"
 
 def listed(connection: Connection, query: Query) -> list[Head]:
     """The heads that match, in the order that the query asks for."""
-    filters = _filters(query)
-    sql = _order(query).format(fields=FIELDS, filters=" AND ".join(filters) or "true", statuses=GIVEN if query.statuses else STATUSES)
+    filters = " AND ".join(_filters(query)) or "true"
+    resting = filters.replace("updated_us", "rested_us")  # the same while nobody owns the run, and in the index
+    sql = _order(query).format(fields=FIELDS, filters=filters, resting=resting, statuses=GIVEN if query.statuses else STATUSES)
     found = connection.cursor(binary=True).execute((sql + PAGE).encode(), _values(query))
     return [head_of(row) for row in found]
 
