@@ -49,7 +49,7 @@ class Proxy:
         threading.Thread(target=self._back, args=(server, client, doomed), daemon=True).start()
         with contextlib.suppress(OSError):
             while data := client.recv(CHUNK):
-                how = self.cut if NAME in data and b"WITH wanted" not in data else None
+                how = self.cut if NAME in data and b"WITH " not in data else None
                 if how is None:
                     server.sendall(data)
                     continue

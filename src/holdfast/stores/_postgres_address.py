@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -49,7 +49,7 @@ def address_of(url: str) -> Address:
     schema = next((value for name, value in query if name == "schema"), SCHEMA)
     rest = urlencode([pair for pair in query if pair[0] != "schema"], quote_via=quote)
     try:
-        found = conninfo_to_dict(urlunsplit(parts._replace(query=rest)))
+        found = conninfo_to_dict(f"{parts.scheme}://{parts.netloc}{parts.path}?{rest}")
     except psycopg.ProgrammingError:
         raise StoreError(
             f"{parts.scheme}://...", "this URL cannot be read; nothing was opened. Write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"

@@ -22,7 +22,8 @@ from holdfast.store import Append, Head, Row, Stale
 from holdfast.stores._postgres_line import Connection
 
 STATEMENT = Path(__file__).with_name("postgres_append.sql").read_bytes()
-NAME = b"holdfast_append"
+ONE_STATEMENT = Path(__file__).with_name("postgres_append_one.sql").read_bytes()
+NAME, ONE_NAME = b"holdfast_append", b"holdfast_append_one"
 FIELDS = ", ".join(Head._fields)
 ROW_FIELDS = ", ".join(Row._fields)
 HEADS = f"SELECT {FIELDS} FROM runs WHERE run_id = ANY(%b)"
@@ -39,15 +40,18 @@ BLOBS_STAY = "SELECT pg_advisory_xact_lock_shared(hashtextextended('holdfast blo
 BLOBS_GO = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast blobs ' || current_schema(), 0))"
 
 TEXT, BIGINT, BYTEA, DOUBLE = 25, 20, 17, 701
-BINARY = [pq.Format.BINARY] * 30
+BINARY, ONE_BINARY = [pq.Format.BINARY] * 30, [pq.Format.BINARY] * 25
 ONE = struct.Struct(">iiiii")
 NULL = b"\xff\xff\xff\xff"
 LENGTH = struct.Struct(">i")
+_bigint = struct.Struct(">q").pack
+_double = struct.Struct(">d").pack
 
 
 def get_ready(connection: Connection) -> None:
-    """Let the server plan the statement, once per session."""
-    _checked(connection.pgconn, connection.pgconn.prepare(NAME, STATEMENT))
+    """Let the server plan the statements, once per session."""
+    for name, statement in ((NAME, STATEMENT), (ONE_NAME, ONE_STATEMENT)):
+        _checked(connection.pgconn, connection.pgconn.prepare(name, statement))
 
 
 def written(connection: Connection, batch: Sequence[Append]) -> list[Stale | None]:
@@ -120,6 +124,10 @@ def tagged(tags: str) -> str:
 def _append(connection: Connection, batch: Sequence[Append]) -> list[int]:
     """Send the statement; gives the places of what went in."""
     pgconn = connection.pgconn
+    if len(batch) == 1 and batch[0].seq and len(batch[0].rows) == 1 and not batch[0].takes:
+        one = pgconn.exec_prepared(ONE_NAME, _packed_one(batch[0]), ONE_BINARY)  # type: ignore[arg-type]  # None is NULL
+        result = _checked(pgconn, one)
+        return [0] if result.command_tuples else []
     order = sorted(range(len(batch)), key=lambda place: batch[place].run_id)  # so that two who write do not lock each other out
     values = _packed([batch[place] for place in order])
     result = _checked(pgconn, pgconn.exec_prepared(NAME, values, BINARY, pq.Format.BINARY))
@@ -134,6 +142,22 @@ def _checked(pgconn: pq.abc.PGconn, result: pq.abc.PGresult) -> pq.abc.PGresult:
     raise psycopg.errors.error_from_result(result)
 
 
+def _packed_one(append: Append) -> list[bytes | None]:
+    """The arguments of the statement for one row, in its order."""
+    run_id, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note = append.head
+    (row,) = append.rows
+    return [
+        _text(run_id), _bigint(append.epoch), _bigint(append.seq), _text(agent), _text(status), None if owner is None else _text(owner),
+        _bigint(epoch), _bigint(seq), digest, None if wake_us is None else _bigint(wake_us), _bigint(created_us), _bigint(updated_us),
+        _text(tags), _double(usd), _text(note), tagged(tags).encode(),
+        _bigint(row.seq), _bigint(row.epoch), _bigint(row.at_us), _text(row.kind), _text(row.step_id), *row[5:],
+    ]  # fmt: skip
+
+
+def _text(text: str) -> bytes:
+    return sql_text(text).encode()
+
+
 def _packed(batch: Sequence[Append]) -> list[bytes]:
     """The arguments of the statement, in its order."""
     heads = [one.head for one in batch]
@@ -145,7 +169,8 @@ def _packed(batch: Sequence[Append]) -> list[bytes]:
         _texts(run_ids), _bigints([one.epoch for one in batch]), _bigints([one.seq for one in batch]), _texts(agents), _texts(statuses),
         _texts(owner), _bigints(epochs), _bigints(seqs), _byteas(digests), _nullable(wakes), _bigints(created), _bigints(updated),
         _texts(tags), _doubles(usd), _texts(notes), _texts([tagged(text) for text in tags]),
-        _bigints([place for place, _ in rows]), _texts([run_ids[place - 1] for place, _ in rows]), _bigints([row.seq for _, row in rows]), _bigints(row_epochs), _bigints(at_us),
+        _bigints([place for place, _ in rows]), _texts([run_ids[place - 1] for place, _ in rows]),
+        _bigints([row.seq for _, row in rows]), _bigints(row_epochs), _bigints(at_us),
         _texts(kinds), _texts(step_ids), _byteas(bodies), _byteas(values), _byteas(args), _byteas(row_digests),
         _bigints([place for place, _ in takes]), _texts([run_ids[place - 1] for place, _ in takes]),
         _bigints([letter_id for _, letter_id in takes]),

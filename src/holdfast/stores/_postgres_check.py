@@ -1,6 +1,6 @@
-"""Whether a PostgreSQL store is whole: that heads, journals, letters and owners agree. The pages are the server's business.
+"""Whether a PostgreSQL store is whole: that heads, journals, letters and owners agree.
 
-The rows of a run are not compared with each other here: they carry a chain of digests of their own.
+The pages are the server's business. The rows of a run are not compared with each other here: they carry a chain of digests of their own.
 """
 
 from __future__ import annotations

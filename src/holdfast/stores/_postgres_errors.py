@@ -52,6 +52,11 @@ def passes(error: psycopg.Error) -> bool:
     return isinstance(error, psycopg.OperationalError) and _state(error) not in LASTING
 
 
+def ended(error: psycopg.Error) -> bool:
+    """Whether the server says that it has ended the session."""
+    return _state(error).startswith(("57P0", "08"))
+
+
 def _state(error: psycopg.Error) -> str:
     if error.sqlstate:
         return error.sqlstate

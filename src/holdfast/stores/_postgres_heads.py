@@ -39,11 +39,16 @@ PAGE = " LIMIT %(limit)b OFFSET %(offset)b"
 
 def listed(connection: Connection, query: Query) -> list[Head]:
     """The heads that match, in the order that the query asks for."""
+    sql, values = statement(query)
+    return [head_of(row) for row in connection.cursor(binary=True).execute(sql, values)]
+
+
+def statement(query: Query) -> tuple[bytes, dict[str, Any]]:
+    """The SQL of a query, and what it is given."""
     filters = " AND ".join(_filters(query)) or "true"
     resting = filters.replace("updated_us", "rested_us")  # the same while nobody owns the run, and in the index
     sql = _order(query).format(fields=FIELDS, filters=filters, resting=resting, statuses=GIVEN if query.statuses else STATUSES)
-    found = connection.cursor(binary=True).execute((sql + PAGE).encode(), _values(query))
-    return [head_of(row) for row in found]
+    return (sql + PAGE).encode(), _values(query)
 
 
 def _order(query: Query) -> str:

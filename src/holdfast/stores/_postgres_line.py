@@ -21,7 +21,7 @@ from psycopg import pq
 from holdfast._clock import SystemClock
 from holdfast.errors import StoreBusy, StoreError
 from holdfast.stores._postgres_address import Address
-from holdfast.stores._postgres_errors import from_postgres, passes
+from holdfast.stores._postgres_errors import ended, from_postgres, passes
 
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -102,7 +102,7 @@ class Line:
             return work(connection)
         except psycopg.Error as error:
             said = from_postgres(error, self.address)
-            if connection.closed:
+            if connection.closed or ended(error):
                 self.discard()
                 raise Lost(said) from error
             raise said from error

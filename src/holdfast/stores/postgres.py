@@ -57,6 +57,7 @@ UNDONE = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 NOT_KNOWN = "It is not known whether the last records were written; whoever takes the runs next looks"
 
 POST = "INSERT INTO letters VALUES (%b, %b, %b, %b, %b)"
+POSTED = "SELECT 1 FROM letters WHERE letter_id = %b"
 LETTERS = "SELECT letter_id, run_id, at_us, kind, body FROM letters WHERE run_id = ANY(%b) ORDER BY letter_id"
 ENROLL = "INSERT INTO owners VALUES (%b, 1) ON CONFLICT DO NOTHING"
 RENEW = "UPDATE owners SET beat = beat + 1, renewed_at = clock_timestamp() WHERE owner = %b"
@@ -87,7 +88,12 @@ class PostgresStore:
         self._writer = Line(self._address, get_ready)
         self._others = Lines(self._address, READERS)
         self._live = live.LiveLines(self._address)
-        self._locks = OwnerLocks(_lock_folder(self._others.run(store_id)))
+        try:
+            with self._os_errors():
+                self._locks = OwnerLocks(_lock_folder(self._others.run(store_id)))
+        except BaseException:
+            self._others.close()
+            raise
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
         if not batch:
@@ -133,7 +139,11 @@ class PostgresStore:
     def post(self, run_id: str, kind: str, body: bytes, at_us: int) -> int:
         values = (sql_text(run_id), at_us, sql_text(kind), body)
         number: int = self._others.run(lambda connection: connection.execute("SELECT nextval('letter_ids')").fetchall()[0][0])
-        self._others.run(lambda connection: connection.cursor().execute(POST, (number, *values)), again=False)
+        try:
+            self._others.run(lambda connection: connection.execute(POST, (number, *values)), again=False)
+        except StoreFailed as error:
+            if not self._others.run(lambda connection: connection.execute(POSTED, (number,)).fetchall()):
+                raise StoreFailed(self.url, f"{error.reason}. It is not known whether the letter was kept: look at the run") from error
         return number
 
     def letters(self, run_ids: Sequence[str]) -> list[Letter]:
