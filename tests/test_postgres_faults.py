@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import secrets
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
 
+import holdfast as hf
+from crashing import HEARS_CTRL_C
 from cutting_proxy import Proxy, proxy
 from holdfast.errors import StoreFailed
 from holdfast.store import Append, Head, Row, Stale
@@ -174,6 +182,81 @@ def test_a_server_that_is_killed_and_started_again_loses_and_doubles_nothing() -
         with closing(PostgresStore(one.url())) as again:
             load.holds_in(again)
             assert again.check() == []
+
+
+@hf.effect(in_doubt="ask")
+async def charge(ledger: str, order: str) -> str:
+    with Path(ledger).open("a") as file:  # noqa: ASYNC230 (it takes no time)
+        file.write(f"{order}\n")
+    return order
+
+
+@hf.agent
+async def shopping(ledger: str, name: str) -> list[str]:
+    return [await charge(ledger, f"{name}-{number}") for number in range(10)]
+
+
+def test_agents_go_on_through_cut_connections_and_do_nothing_twice(through: PostgresStore, between: Proxy, tmp_path: Path) -> None:
+    ledger, over = tmp_path / "ledger", threading.Event()
+
+    def cut() -> None:
+        for mode in itertools.cycle(MODES):
+            between.cut = mode
+            if over.wait(0.01):
+                return
+
+    async def shop(app: hf.Holdfast) -> list[list[str]]:
+        handles = [await app.start(shopping, str(ledger), name, run_id=name) for name in "abcdefgh"]
+        return [await handle.result() for handle in handles]
+
+    cutter = threading.Thread(target=cut)
+    cutter.start()
+    try:
+        with hf.Holdfast(through) as app:
+            results = asyncio.run(shop(app))
+            over.set()
+            cutter.join()
+            between.cut = None
+            assert [verdict.good for verdict in app.check()] == [True] * 8
+    finally:
+        over.set()
+    assert len(between.cuts) >= 10
+    assert results == [[f"{name}-{number}" for number in range(10)] for name in "abcdefgh"]
+    assert sorted(ledger.read_text().split()) == sorted(itertools.chain(*results))
+
+
+HUNG = """
+import os, signal, sys, threading
+from holdfast.stores.postgres import PostgresStore
+from holdfast.testing.sample import create, onward
+store = PostgresStore(sys.argv[1])
+store.append([create("run")])
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    store.append([onward("run", 1)])
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    os._exit(0)
+"""
+
+
+def test_ctrl_c_gets_through_while_the_server_hangs(postgres_url: str, direct: PostgresStore) -> None:
+    command = [*HEARS_CTRL_C, sys.executable, "-c", HUNG, f"{postgres_url}?schema={direct._address.schema}"]
+    pipe = subprocess.PIPE
+    with psycopg.connect(postgres_url) as holder, subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as one:
+        assert one.stdin is not None
+        assert one.stdout is not None
+        assert one.stdout.readline() == "ready\n"
+        holder.execute(f"SELECT 1 FROM {direct._address.schema}.runs FOR UPDATE".encode())
+        one.stdin.write("go\n")
+        one.stdin.flush()
+        for _ in range(500):
+            if holder.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall():
+                break
+            threading.Event().wait(0.01)
+        one.send_signal(signal.SIGINT)
+        assert one.stdout.readline() == "interrupted\n"
 
 
 def test_a_server_that_stays_away_is_said_and_what_follows_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ flush. Text may hold U+0000, which PostgreSQL refuses: that and U+0001 are writt
 from __future__ import annotations
 
 import json
+import select
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
@@ -125,13 +126,31 @@ def _append(connection: Connection, batch: Sequence[Append]) -> list[int]:
     """Send the statement; gives the places of what went in."""
     pgconn = connection.pgconn
     if len(batch) == 1 and batch[0].seq and len(batch[0].rows) == 1 and not batch[0].takes:
-        one = pgconn.exec_prepared(ONE_NAME, _packed_one(batch[0]), ONE_BINARY)  # type: ignore[arg-type]  # None is NULL
-        result = _checked(pgconn, one)
+        result = _checked(pgconn, _executed(pgconn, ONE_NAME, _packed_one(batch[0]), ONE_BINARY))
         return [0] if result.command_tuples else []
     order = sorted(range(len(batch)), key=lambda place: batch[place].run_id)  # so that two who write do not lock each other out
     values = _packed([batch[place] for place in order])
-    result = _checked(pgconn, pgconn.exec_prepared(NAME, values, BINARY, pq.Format.BINARY))
+    result = _checked(pgconn, _executed(pgconn, NAME, values, BINARY))
     return [order[int.from_bytes(result.get_value(line, 0) or b"", "big") - 1] for line in range(result.ntuples)]
+
+
+def _executed(pgconn: pq.abc.PGconn, name: bytes, values: Sequence[bytes | None], formats: Sequence[int]) -> pq.abc.PGresult:
+    """Send a prepared statement and wait for its result here, not inside libpq, so that Ctrl-C gets through to a server that hangs."""
+    pgconn.send_query_prepared(name, values, formats, pq.Format.BINARY)
+    ready = select.poll()
+    ready.register(pgconn.socket, select.POLLIN | select.POLLOUT)
+    while pgconn.flush():
+        ready.poll()
+        pgconn.consume_input()
+    ready.modify(pgconn.socket, select.POLLIN)
+    while pgconn.is_busy():
+        ready.poll()
+        pgconn.consume_input()
+    result = pgconn.get_result()
+    assert result is not None, "a statement has a result"
+    while pgconn.get_result() is not None:
+        pass
+    return result
 
 
 def _checked(pgconn: pq.abc.PGconn, result: pq.abc.PGresult) -> pq.abc.PGresult:
