@@ -6,16 +6,19 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 import pytest
 
-from holdfast.stores.postgres import PostgresStore
-from postgres_server import shared
+if TYPE_CHECKING:
+    from holdfast.stores.postgres import PostgresStore
 
 
 @pytest.fixture(scope="session")
 def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where a PostgreSQL 18 listens, without a query: a test adds a schema of its own."""
+    from postgres_server import shared
+
     folder = tmp_path_factory.getbasetemp()
     with shared(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) as url:
         yield url
@@ -24,5 +27,7 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def postgres_store(postgres_url: str) -> Iterator[PostgresStore]:
     """An empty store in a schema of its own."""
+    from holdfast.stores.postgres import PostgresStore
+
     with closing(PostgresStore(f"{postgres_url}?schema=t_{secrets.token_hex(6)}")) as store:
         yield store
