@@ -16,6 +16,7 @@ import pytest
 
 import holdfast as hf
 from agents_for_tests.owner import working
+from holdfast._failpoints import NAMES
 
 HERE = Path(__file__).parent
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), str(HERE)])}
@@ -141,3 +142,26 @@ def test_a_living_owner_that_lost_its_sessions_is_not_taken_for_dead_and_goes_on
         assert other.hear() == str([other.process.pid] * 3)
         assert app.show("r").attempt == 1
     assert charged(ledger) == ["r"]
+
+
+def lives(url: str, ledger: Path, failpoint: str = "") -> subprocess.CompletedProcess[str]:
+    """A process that runs the agent to its end, or to the point where it is killed."""
+    command = [sys.executable, "-m", "agents_for_tests.owner", url, str(ledger), "3600", "verify"]
+    env = ENV | ({"HOLDFAST_FAILPOINT": failpoint} if failpoint else {})
+    return subprocess.run(command, env=env, input="r\n\n", capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", NAMES)
+def test_a_run_that_is_killed_at_any_point_is_finished_and_charges_once(url: str, ledger: Path, name: str) -> None:
+    if name.startswith("doubt"):
+        assert lives(url, ledger, "effect.after_body:1").returncode == -signal.SIGKILL
+    killed = lives(url, ledger, f"{name}:1")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    finished = lives(url, ledger)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.splitlines()[1].startswith("["), finished.stdout
+    assert charged(ledger) == ["r"]
+    with hf.Holdfast(url) as app:
+        assert app.show("r").status == "done"
+        assert [verdict.good for verdict in app.check()] == [True]
