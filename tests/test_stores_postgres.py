@@ -18,7 +18,7 @@ from holdfast.stores._postgres_heads import statement
 from holdfast.stores._postgres_line import Connection
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing import StoreConformance
-from holdfast.testing.sample import create, onward
+from holdfast.testing.sample import create, onward, row
 
 
 def schema_of(folder: Path) -> str:
@@ -121,3 +121,11 @@ def test_two_writers_of_the_same_runs_get_in_one_after_the_other(postgres_url: s
     heads = store.heads(Query(limit=100))
     assert sum(written) == sum(found.seq - 1 for found in heads)
     assert store.check() == []
+
+
+def test_what_is_too_large_is_refused_before_it_is_sent(postgres_store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_postgres_append, "MOST_BYTES", 10_000)
+    large = create("run")._replace(rows=[row(1, value=b"x" * 10_000)])
+    with pytest.raises(StoreError, match="Keep large data as artifacts"):
+        postgres_store.append([large])
+    assert postgres_store.append([create("run")]) == [None]

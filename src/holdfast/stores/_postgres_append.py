@@ -40,6 +40,9 @@ REFER = "INSERT INTO blob_refs SELECT %b, unnest(%b::text[]) ON CONFLICT DO NOTH
 BLOBS_STAY = "SELECT pg_advisory_xact_lock_shared(hashtextextended('holdfast blobs ' || current_schema(), 0))"
 BLOBS_GO = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast blobs ' || current_schema(), 0))"
 
+MOST_BYTES = 1000 * 1024 * 1024
+"""A message to the server must be smaller than a gibibyte; it hangs up on larger ones without a word."""
+
 TEXT, BIGINT, BYTEA, DOUBLE = 25, 20, 17, 701
 BINARY, ONE_BINARY = [pq.Format.BINARY] * 30, [pq.Format.BINARY] * 25
 ONE = struct.Struct(">iiiii")
@@ -136,6 +139,9 @@ def _append(connection: Connection, batch: Sequence[Append]) -> list[int]:
 
 def _executed(pgconn: pq.abc.PGconn, name: bytes, values: Sequence[bytes | None], formats: Sequence[int]) -> pq.abc.PGresult:
     """Send a prepared statement and wait for its result here, not inside libpq, so that Ctrl-C gets through to a server that hangs."""
+    size = sum(len(value) for value in values if value is not None)
+    if size > MOST_BYTES:
+        raise psycopg.DataError(f"{size:,} bytes are more than PostgreSQL takes at once; nothing was written. Keep large data as artifacts")
     pgconn.send_query_prepared(name, values, formats, pq.Format.BINARY)
     ready = select.poll()
     ready.register(pgconn.socket, select.POLLIN | select.POLLOUT)
