@@ -38,6 +38,7 @@ check: $(READY)  ## style, types, layers and tidiness
 .PHONY: bench
 bench: $(READY)  ## what a step costs, as a multiple of one disk flush
 	@$(BIN)/python -m benchmarks
+	@$(BIN)/python -m benchmarks.postgres
 
 .PHONY: clean
 clean:  ## remove .venv, builds and caches; runs that were kept stay

@@ -87,15 +87,18 @@ def as_json(lines: Sequence[Line], about: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_text(lines: Sequence[Line], about: dict[str, Any]) -> str:
-    rows = [COLUMNS, *(line.cells() for line in lines)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
-    table = ["  ".join(map(_padded, row, widths, range(len(row)))).rstrip() for row in rows]
     head = (
         f"Python {about['python']}, SQLite {about['sqlite']}, {about['file_system']}; "
         f"medians of {about['rounds']} rounds, spread = quartiles.\n"
         f"The floor is one raw insert of 1 KB with its commit (WAL, synchronous=FULL): {about['floor_ms']:.3f} ms here."
     )
-    return "\n".join([head, "", *table])
+    return "\n".join([head, "", *as_table(lines)])
+
+
+def as_table(lines: Sequence[Line]) -> list[str]:
+    rows = [COLUMNS, *(line.cells() for line in lines)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    return ["  ".join(map(_padded, row, widths, range(len(row)))).rstrip() for row in rows]
 
 
 def _padded(cell: str, width: int, column: int) -> str:

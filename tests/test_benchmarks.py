@@ -28,3 +28,10 @@ def test_json_gives_ratios_to_the_floor_of_the_same_rounds(tmp_path: Path) -> No
     assert found["floor_ms"] > 0
     assert len(ratios) == 8
     assert all(ratio > 0 for ratio in ratios)
+
+
+def test_the_figures_of_postgresql_have_a_table_of_their_own() -> None:
+    command = [sys.executable, "-m", "benchmarks.postgres", "--tiny"]
+    table = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for bar in ("2.50x", "0.50x", "10.00 ms"):
+        assert bar in table

@@ -308,8 +308,8 @@ def test_a_memory_store_is_opened_by_url() -> None:
     assert isinstance(open_store("memory:"), MemoryStore)
 
 
-@pytest.mark.parametrize("url", ["postgres://me:secret@host/runs.db", "runs", "", "sqlite:///", "mysql:x"])
+@pytest.mark.parametrize("url", ["oracle://me:secret@host/runs.db", "runs", "", "sqlite:///", "mysql:x"])
 def test_an_unknown_store_is_refused_with_what_is_known(url: str) -> None:
-    with pytest.raises(StoreError, match=r"sqlite:///PATH, a path that ends in \.db, or memory:") as caught:
+    with pytest.raises(StoreError, match=r"sqlite:///PATH, a path that ends in \.db, .*or memory:") as caught:
         open_store(url)
     assert "secret" not in str(caught.value)

@@ -259,17 +259,15 @@ def new_case(parent: Path, name: str, variant: str, broken: str = "") -> Case:
 def sweep(crew: Crew, parent: Path, variant: str, how: str, tries: int = 1) -> Callable[[Server, Any], tuple[int, list[str]]]:
     """Something that kills at each of the points until one is not reached in so many runs: the kills, and what was wrong."""
 
-    def shot(server: Server, point: Any) -> tuple[Case, int]:
-        for number in range(tries):
-            case = new_case(parent, f"{how}-{point}-{number}", variant)
-            if (code := server.run(case.order(**{how: point}))) not in {0, NEEDS_A_PERSON}:
-                break
-        return case, code
+    def shot(server: Server, point: Any, tries: int) -> tuple[Case, int]:
+        case = new_case(parent, f"{how}-{point}-{tries}", variant)
+        code = server.run(case.order(**{how: point}))
+        return (case, code) if code not in {0, NEEDS_A_PERSON} or tries == 1 else shot(server, point, tries - 1)
 
     def swept(server: Server, points: Any) -> tuple[int, list[str]]:
         wrong: list[str] = []
         for kills, point in enumerate(points):
-            case, code = shot(server, point)
+            case, code = shot(server, point, tries)
             if code not in {KILLED, 0, NEEDS_A_PERSON}:
                 return kills, [*wrong, f"{variant} {how}={point} ended with {code}: {(case.folder / 'stderr').read_text()[-2000:]}"]
             if code != KILLED:

@@ -19,6 +19,7 @@ from typing import Any
 
 import holdfast as hf
 from holdfast.store import Append, Pulse, Stale
+from holdfast.stores.opening import open_store
 from holdfast.stores.sqlite import SqliteStore
 
 BUSY_S = 1.5
@@ -110,7 +111,7 @@ def working(ledger: Path, places: Sequence[str] = (), *, verify: bool = False) -
 
 def main(store: str, ledger: str, lease: str, *words: str) -> None:
     places = [word.removeprefix("hold=") for word in words if word.startswith("hold=")]
-    kind = next((KINDS[word] for word in words if word in KINDS), SqliteStore)
+    kind = next((KINDS[word] for word in words if word in KINDS), open_store)
     agent = working(Path(ledger), places, verify="verify" in words)
     with hf.Holdfast(kind(store), lease=float(lease)) as app:
         print("ready", flush=True)

@@ -10,7 +10,8 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 
 SQLITE = "sqlite:///"
-KNOWN = "sqlite:///PATH, a path that ends in .db, or memory:"
+POSTGRES = ("postgresql://", "postgres://")
+KNOWN = "sqlite:///PATH, a path that ends in .db, postgresql://USER:PASSWORD@HOST/DATABASE, or memory:"
 
 
 def open_store(url: str | Path) -> Store:
@@ -25,7 +26,18 @@ def open_store(url: str | Path) -> Store:
         return SqliteStore(text.removeprefix(SQLITE))
     if text.endswith(".db") and "://" not in text:
         return SqliteStore(text)
+    if text.startswith(POSTGRES):
+        return _postgres(text)
     raise StoreError(_shown(text), f"this names no store that is known; nothing was opened. Write {KNOWN}")
+
+
+def _postgres(url: str) -> Store:
+    """Loaded only here: whoever has no such store need not have psycopg."""
+    try:
+        from holdfast.stores.postgres import PostgresStore
+    except ImportError as error:
+        raise StoreError(_shown(url), f'this store needs psycopg ({error}). Install it: pip install "holdfast[postgres]"') from error
+    return PostgresStore(url)
 
 
 def _shown(text: str) -> str:

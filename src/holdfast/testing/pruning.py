@@ -77,6 +77,7 @@ class PrunableConformance:
 
     def test_rows_are_dropped_from_the_middle_and_the_others_keep_their_seqs(self, store: Store) -> None:
         pruned = prunable(store)
+        store.enroll("me")
         store.append([create("run", rows=5), create("other", rows=2)])
         light = row(4, body=b"[]")._replace(digest=b"new")
         assert pruned.shed(Shedding(head("run", 5), [light], onward("run", 5), (2, 3))) is True
@@ -85,6 +86,7 @@ class PrunableConformance:
         assert store.append([onward("run", 6)]) == [None]
         assert pruned.shed(Shedding(head("run", 7), [], onward("run", 7), (2, 5))) is True
         assert store.load("run") == (head("run", 8), [row(1), row(6), row(7), row(8)])
+        assert store.check() == []
         assert pruned.remove([removal(head("run", 8))]) == [True]
         assert store.load("run") is None
 

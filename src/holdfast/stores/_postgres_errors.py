@@ -1,0 +1,64 @@
+"""What a PostgreSQL server or libpq says, in our words: whose fault it is, what is true now, and what to do."""
+
+from __future__ import annotations
+
+import psycopg
+
+from holdfast.errors import StoreBusy, StoreDamaged, StoreError, StoreFailed, StoreFull, StoreReadOnly
+from holdfast.stores._postgres_address import Address
+
+Kinds = tuple[type[StoreError], str]
+
+BY_STATE: dict[str, Kinds] = {
+    "28P01": (StoreError, "Check the user name and the password"),
+    "28000": (StoreError, "Check the user name, and whether pg_hba.conf of the server lets it in"),
+    "3D000": (StoreError, "Create the database, or write the name of another one"),
+    "42501": (StoreError, "Let the user of the store own its schema: CREATE SCHEMA holdfast AUTHORIZATION the_user"),
+    "25006": (StoreReadOnly, "This is a standby, or its settings forbid writing. Use the primary"),
+    "53100": (StoreFull, "Free some space on the server"),
+    "53200": (StoreFailed, "The server has run out of memory"),
+    "53300": (StoreBusy, "The server has no connection left. Raise max_connections, or close some"),
+    "55P03": (StoreBusy, "Somebody else held a lock for too long; nothing was written. Try again"),
+    "40P01": (StoreBusy, "Nothing was written. Try again"),
+    "40001": (StoreBusy, "Nothing was written. Try again"),
+    "XX001": (StoreDamaged, "Restore a backup"),
+    "XX002": (StoreDamaged, "Build the index anew with REINDEX, or restore a backup"),
+}
+BY_WORDS: tuple[tuple[str, str], ...] = (
+    ("password authentication failed", "28P01"),
+    ("no password supplied", "28P01"),
+    ("no pg_hba.conf entry", "28000"),
+    ("does not exist", "3D000"),
+    ("too many clients", "53300"),
+    ("remaining connection slots", "53300"),
+)
+"""At the door libpq gives no state, only words."""
+UNREACHABLE = "The server cannot be reached, or hung up. Check that it runs, and the host and the port"
+LASTING = frozenset({"28P01", "28000", "3D000", "42501"})
+"""What waiting does not change."""
+
+
+def from_postgres(error: psycopg.Error, address: Address) -> StoreError:
+    """The error of ours that says it."""
+    kind, remedy = BY_STATE.get(_state(error), (StoreFailed, ""))
+    if not remedy and isinstance(error, psycopg.OperationalError):
+        remedy = UNREACHABLE
+    said = address.without_secrets(error.diag.message_primary or str(error)).rstrip(".")
+    return kind(address.shown, f"{said}. {remedy}".rstrip(". ") if said else remedy)
+
+
+def passes(error: psycopg.Error) -> bool:
+    """Whether an error at the door may pass: a server that starts, or is out of reach."""
+    return isinstance(error, psycopg.OperationalError) and _state(error) not in LASTING
+
+
+def ended(error: psycopg.Error) -> bool:
+    """Whether the server says that it has ended the session."""
+    return _state(error).startswith(("57P0", "08"))
+
+
+def _state(error: psycopg.Error) -> str:
+    if error.sqlstate:
+        return error.sqlstate
+    words = str(error)
+    return next((state for part, state in BY_WORDS if part in words), "")

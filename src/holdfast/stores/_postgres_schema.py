@@ -1,0 +1,75 @@
+"""The tables of a PostgreSQL store: made and brought up to date under a lock, and refused where they are not ours or too new."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from pathlib import Path
+
+from holdfast.errors import StoreError, StoreForeign, StoreNewer
+from holdfast.store import FORMAT
+from holdfast.stores._postgres_address import Address
+from holdfast.stores._postgres_line import Connection
+
+FILES = sorted(Path(__file__).parent.glob("postgres_[0-9]*.sql"), key=lambda path: int(path.stem.rpartition("_")[2]))
+"""The migrations, in order. One that was released is never changed."""
+OLDEST = 14
+LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast migrate ' || %s, 0))"
+META = "SELECT count(*) FROM information_schema.columns WHERE (table_schema, table_name) = (%s, 'meta') AND column_name IN ('key', 'value')"
+TAKEN = "SELECT relname FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = %s AND relkind = 'r' ORDER BY 1"
+NAMES = frozenset(name for path in FILES for name in re.findall(r"CREATE (?:UNLOGGED )?TABLE (\w+)", path.read_text(encoding="utf-8")))
+
+
+def prepare(connection: Connection, address: Address) -> list[str]:
+    """Make sure that the tables are there and the newest; gives the names of the migrations that it applied."""
+    _refuse_server(connection, address)
+    if _applied(connection, address) == len(FILES):
+        return []
+    with connection.transaction():
+        connection.execute(LOCK, (address.schema,))
+        done = _applied(connection, address)
+        if not connection.execute("SELECT to_regnamespace(%s) IS NOT NULL", (address.schema,)).fetchall()[0][0]:
+            connection.execute(f"CREATE SCHEMA {address.schema}".encode())
+        for number, path in enumerate(FILES[done:], done + 1):
+            connection.execute(path.read_bytes(), prepare=False)
+            _note(connection, number)
+    return [path.stem for path in FILES[done:]]
+
+
+def store_id(connection: Connection) -> str:
+    """The id that this store got when it was made."""
+    return str(connection.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchall()[0][0])
+
+
+def _note(connection: Connection, number: int) -> None:
+    first = {"format": str(FORMAT), "store_id": secrets.token_hex(8)}
+    for key, value in first.items():
+        connection.execute("INSERT INTO meta VALUES (%s, %s) ON CONFLICT DO NOTHING", (key, value))
+    keep = "INSERT INTO meta VALUES ('migration', %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+    connection.execute(keep, (str(number),))
+
+
+def _applied(connection: Connection, address: Address) -> int:
+    """How many migrations have been applied here."""
+    there = {name for (name,) in connection.execute(TAKEN, (address.schema,))} & NAMES
+    if not there:
+        return 0
+    columns = connection.execute(META, (address.schema,)).fetchall()
+    kept: dict[str, str] = dict(connection.execute("SELECT key, value FROM meta").fetchall()) if columns == [(2,)] else {}
+    if not {"format", "store_id", "migration"} <= kept.keys():
+        taken = ", ".join(sorted(there))
+        raise StoreForeign(
+            address.shown, f"the schema has tables of other people ({taken}); it was left as it is. Write ?schema=NAME for one of its own"
+        )
+    if int(kept["format"]) > FORMAT or int(kept["migration"]) > len(FILES):
+        raise StoreNewer(address.shown, f"format {kept['format']} ({kept['migration']}) was written by a newer Holdfast. Install that one")
+    return int(kept["migration"])
+
+
+def _refuse_server(connection: Connection, address: Address) -> None:
+    version = connection.info.server_version
+    if version < OLDEST * 10_000:
+        raise StoreError(address.shown, f"PostgreSQL {version // 10_000} is too old; nothing was done. Use version {OLDEST} or later")
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise StoreError(address.shown, f"the database is in {encoding}, which cannot hold all text. Create one with ENCODING 'UTF8'")
