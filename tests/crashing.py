@@ -58,7 +58,7 @@ def play(store: Store, agent: Callable[..., Any], *args: Any, run_id: str = "r",
         return app.run(agent, *args, run_id=run_id, wait=False)
 
 
-def loaded(store: Store, run_id: str = "r") -> tuple[Head, list[Row]]:
+def loaded(store: Store, run_id: str = "r") -> tuple[Head, Sequence[Row]]:
     found = store.load(run_id)
     assert found is not None
     return found

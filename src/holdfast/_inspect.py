@@ -318,12 +318,12 @@ def _known(engine: Engine, run_id: str) -> str:
     return run_id
 
 
-def _without_head(engine: Engine, run_id: str) -> tuple[Head, list[Row]]:
+def _without_head(engine: Engine, run_id: str) -> tuple[Head, Sequence[Row]]:
     """The rows of a run whose head is gone, behind one that they cannot agree with."""
     return empty_head(run_id)._replace(status="gone"), _strays(engine, run_id)
 
 
-def _strays(engine: Engine, run_id: str) -> list[Row]:
+def _strays(engine: Engine, run_id: str) -> Sequence[Row]:
     return engine.store.found(run_id)[1] if isinstance(engine.store, Repairable) else []
 
 
@@ -344,7 +344,7 @@ def _pages(engine: Engine, query: Query) -> Iterator[Head]:
         query = query._replace(offset=query.offset + len(page))
 
 
-def loaded(engine: Engine, run_id: str) -> tuple[Head, list[Row]]:
+def loaded(engine: Engine, run_id: str) -> tuple[Head, Sequence[Row]]:
     """The head and rows of a run that must exist."""
     found = engine.store.load(checked_run_id(run_id))
     if found is None:

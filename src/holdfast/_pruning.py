@@ -250,7 +250,7 @@ def _grave(journal: Journal, ordered: Ordered, now_us: int) -> Tombstone:
     )  # fmt: skip
 
 
-def _looked_at(families: Families, head: Head) -> tuple[Journal, list[Row]] | str:
+def _looked_at(families: Families, head: Head) -> tuple[Journal, Sequence[Row]] | str:
     """The run, verified, or why it stays in spite of the policy."""
     try:
         found = families.engine.store.load(head.run_id)
@@ -299,7 +299,7 @@ def _lightened(engine: Engine, ordered: Ordered, plan: Plan, head: Head) -> Prun
     return _about(head, "lightened", freed=light.freed)
 
 
-def _shedding(ordered: Ordered, plan: Plan, found: tuple[Head, list[Row]], light: Lighter) -> Shedding | None:
+def _shedding(ordered: Ordered, plan: Plan, found: tuple[Head, Sequence[Row]], light: Lighter) -> Shedding | None:
     """What is written; None where the run would not replay as before, which is looked at before anything is."""
     head, rows = found
     before = Journal.load(head, rows)

@@ -22,7 +22,7 @@ from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from pathlib import PurePath
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -36,7 +36,12 @@ VERSION = 1
 DEPTH_LIMIT = 100
 """How deep the slow walks go."""
 
+LARGE = 4096
+"""From this size on one form of the arguments serves both the fingerprint and people, where it can."""
+
 _AMBIGUOUS_KEY = re.compile(r'"(?:-?[0-9][0-9.e+-]*|true|false|null|NaN|-?Infinity)":')
+_SPECIAL = re.compile(r'"(?:\\u0000|(?:-?[0-9][0-9.e+-]*|true|false|null|NaN|-?Infinity)":)')
+"""The same, or a sign that something has no word in JSON."""
 _PLAIN = frozenset({int, bool, type(None)})
 _WORDS = frozenset({"true", "false", "null", "NaN", "Infinity"})
 _EMPTY_MAKERS: tuple[object, ...] = (list, dict, set, tuple, frozenset, str, int, float, bool)
@@ -49,17 +54,40 @@ def fingerprint(arguments: Mapping[str, object]) -> str:
     return f"{VERSION}:{digest}"
 
 
-def identity(arguments: dict[str, object]) -> tuple[str, bytes | None]:
-    """The fingerprint, and the arguments as JSON for people where the canonical form happens to be that: one plain argument, as usual."""
+class Identity(NamedTuple):
+    """The fingerprint of arguments, and what came of making it: the arguments as JSON for people, and what `args_sha` is to say of them.
+
+    Both are there where the canonical form happens to be readable, and is either large or that of one plain argument, as usual.
+    """
+
+    fingerprint: str
+    text: bytes | None = None
+    args_sha: str = ""
+
+
+def identity(arguments: dict[str, object]) -> Identity:
+    """The fingerprint of arguments; what is large is written and hashed only once."""
     if len(arguments) == 1:
         ((name, value),) = arguments.items()
         if (type(value) in _PLAIN or (type(value) is str and value.isascii())) and name not in _WORDS:
             try:
                 text = _fast(arguments).encode()
             except ValueError:  # a number too large for JSON
-                return fingerprint(arguments), None
-            return f"{VERSION}:{hashlib.sha256(b'j' + text).hexdigest()[:32]}", text
-    return fingerprint(arguments), None
+                return Identity(fingerprint(arguments))
+            return Identity(f"{VERSION}:{hashlib.sha256(b'j' + text).hexdigest()[:32]}", text)
+    canonical, readable = _written(dict(arguments))
+    data = canonical.encode()
+    digest = hashlib.sha256(data).hexdigest()
+    if readable and len(data) > LARGE:
+        return Identity(f"{VERSION}:{digest[:32]}", data[1:], f"j{digest}")
+    return Identity(f"{VERSION}:{digest[:32]}")
+
+
+def args_match(args: bytes, args_sha: str) -> bool:
+    """Whether stored arguments are what `args_sha` says: their SHA-256, or `j` and that of a `j` with them behind it."""
+    hashed = hashlib.sha256(b"j" if args_sha[:1] == "j" else b"")
+    hashed.update(args)
+    return hashed.hexdigest() == args_sha.removeprefix("j")
 
 
 def encode_arguments(arguments: Mapping[str, object]) -> bytes:
@@ -76,11 +104,19 @@ def encode_arguments(arguments: Mapping[str, object]) -> bytes:
 
 
 def _canonical(value: object) -> str:
+    return _written(value)[0]
+
+
+def _written(value: object) -> tuple[str, bool]:
+    """The canonical form, and whether it is, behind its first letter, JSON that says to people what it says to us."""
     try:
         text = _fast(value)
-        return f"j{text}" if _AMBIGUOUS_KEY.search(text) is None else f"x{_exact_text(value)}"
+        special = _SPECIAL.search(text)
+        if special is None:
+            return f"j{text}", True
+        return (f"j{text}" if _AMBIGUOUS_KEY.search(text, special.start()) is None else f"x{_exact_text(value)}"), False
     except (TypeError, ValueError):
-        return f"x{_exact_text(value)}"
+        return f"x{_exact_text(value)}", False
     except RecursionError as error:
         raise _endless() from error
 
