@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._landing import Rules
 from ._run import Scope
 from .breaker import Circuit
-from .codec.fingerprint import encode_arguments, identity
+from .codec.fingerprint import as_called, encode_arguments, identity
 from .codec.signature import Arguments, return_annotation
 from .codec.values import ValueCodec, codec_for
 from .retry import Retry
@@ -143,8 +142,7 @@ class Call:
 def shown_call(name: str, args: bytes | None) -> str:
     """A call with its arguments, shortened for a message."""
     try:
-        bound = json.loads(args or b"{}")
-        inside = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in bound.items()) if args is not None else "..."
+        inside = as_called(args or b"{}") if args is not None else "..."
     except (ValueError, AttributeError):
         inside = "..."
     return f"{name}({inside if len(inside) <= SHOWN else inside[:SHOWN] + '...'})"

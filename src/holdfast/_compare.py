@@ -95,7 +95,7 @@ def _journal_at(head: Head, rows: Sequence[Row], step_id: str) -> Journal:
             then, end = at_position(folded, row), index
     if step_id and step_id not in steps:
         raise Refusal(f"run {head.run_id!r} has no step {step_id!r}; {_nearest(list(steps), step_id)}")
-    return Journal.load(then, rows[:end])
+    return Journal.load(then, rows[:end], whole=True)
 
 
 def _nearest(steps: Sequence[str], wanted: str) -> str:

@@ -22,6 +22,7 @@ from ._ids import checked_run_id
 from ._journal import Journal
 from ._letters import moved_children
 from ._options import checked_statuses
+from ._packing import bare
 from ._replay import DIED, UNDO, History, Question
 from ._runner import refuse_pruned
 from ._shelved import damaged_artifacts
@@ -250,7 +251,7 @@ def _asked(records: Sequence[tuple[Row, rec.Record]]) -> Any:
 
 def _began(rows: Sequence[Row]) -> int:
     """The seq with which the present generation of a run begins; 0 for the first."""
-    return next((row.seq for row in reversed(rows) if row.kind == rec.RunContinued.kind), 0)
+    return next((row.seq for row in reversed(bare(rows)) if row.kind == rec.RunContinued.kind), 0)
 
 
 def _states(journal: Journal, rows: Sequence[Row], step_id: str, last_seq: int) -> dict[str, Any]:
@@ -458,7 +459,7 @@ def _last_error(head: Head, rows: Sequence[Row]) -> str:
     if head.status == "done":
         return ""
     kinds = (rec.RunFailed.kind, rec.RunBlocked.kind, rec.StepFailed.kind, rec.AttemptFailed.kind)
-    errors = ((row.step_id, json.loads(row.body)["error"]) for row in reversed(rows) if row.kind in kinds)
+    errors = ((row.step_id, json.loads(row.body)["error"]) for row in reversed(bare(rows)) if row.kind in kinds)
     past = head.status == "cancelled"
     return next((message(error) for step_id, error in errors if not (past and (step_id.startswith(UNDO) or _ours(error)))), "")
 

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 from . import _records as rec
 from ._artifact import refs_in, vouched
 from ._bodies import to_body
-from ._chain import at_position, chain, empty_head, fold_head, verified
+from ._chain import at_position, chain, empty_head, fold_head, prunable, verified
 from ._ledger import BUDGET, Ledger
 from ._lineage import Pair, Unread, happened, heard, named, standing, unread
 from ._models import Models
 from ._replay import QUESTION, UNDO, History, Question
+from .codec.fingerprint import cut_short
 from .errors import LeaseLost, Stopped, StoreError, Unwinding
 from .store import Append, Head, Row
 
@@ -28,6 +29,9 @@ MAX_HELD = 1000
 
 MAX_HELD_BYTES = 1_000_000
 """Bytes of them."""
+
+LONG = 4096
+"""Bytes of a safe step's arguments that a journal holds in memory at the most: nothing but messages asks for them."""
 
 STEP_KINDS = (
     rec.StepStarted, rec.AttemptFailed, rec.StepDone, rec.StepFailed, rec.StepBrokenOff,
@@ -43,6 +47,12 @@ def _called_after(step_id: str, failed: str, called: int) -> bool:
     line = failed.partition(":")[0].split(".")[:-1]
     path = step_id.partition(":")[0].split(".")
     return len(path) > len(line) and path[: len(line)] == line and path[len(line)].isdigit() and int(path[len(line)]) > called
+
+
+def _cut_short(row: Row, record: rec.Record) -> Pair:
+    """The same with only the beginning of its arguments."""
+    args = cut_short(row.args or b"")
+    return row._replace(args=args), record.but(args=args)
 
 
 def _groups_above(step_id: str) -> Iterator[str]:
@@ -106,10 +116,12 @@ class Journal:
         self.gate = threading.Lock()
 
     @classmethod
-    def load(cls, head: Head, rows: Sequence[Row]) -> Journal:
-        """Verify and index everything that was recorded."""
+    def load(cls, head: Head, rows: Sequence[Row], *, whole: bool = False) -> Journal:
+        """Verify and index everything that was recorded; long arguments of safe steps are cut short, unless it is to be `whole`."""
         journal, pairs = cls(head.run_id), list[Pair]()
         for row, record in verified(head, rows):
+            if not whole and row.args is not None and len(row.args) > LONG and prunable(record):
+                row, record = _cut_short(row, record)  # noqa: PLW2901 (what was verified need not stay in memory)
             if isinstance(record, EDITS) and not record.in_fork:
                 journal, pairs = journal._gone_back(record, pairs)
             journal.ledger.fold(record, row.at_us)

@@ -36,6 +36,9 @@ GROWS_FROM = 512
 LEVEL = 1
 """How hard zlib tries: the highest level takes twice as long for a tenth less."""
 
+CLOSING = 64
+"""Bytes at the end of a value that are there again, as brackets, behind what was added."""
+
 VALUE, ARGS = 6, 7
 """What may be packed, by its place in a row."""
 STATES = frozenset({"state.saved", "state.edited"})
@@ -277,6 +280,11 @@ class Rows(Sequence[Row]):
     __hash__ = None  # type: ignore[assignment]
 
 
+def bare(rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows for who does not look at their values and arguments: these may be packed."""
+    return rows.raw if isinstance(rows, Rows) else rows
+
+
 def verified_blob(digest: str, data: bytes) -> bytes:
     """The bytes of a blob, if they are what was kept under this digest."""
     if hashlib.sha256(data).hexdigest() != digest:
@@ -339,8 +347,14 @@ def _is_inside(data: bytes, at: int) -> bool:
 
 
 def _alike_before(one: bytes, other: bytes) -> int:
-    """How many bytes both begin with. Each look halves what is left, and compares as fast as memory is read."""
+    """How many bytes both begin with. Each look halves what is left, and compares as fast as memory is read.
+
+    Where something was added at the end, the first look, which copies nothing, finds that.
+    """
     low, high = 0, min(len(one), len(other)) + 1
+    almost = len(one) - CLOSING
+    if 0 < almost < high and other.removeprefix(memoryview(one)[:almost]) is not other:
+        low = almost
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if other.startswith(one[low:middle], low) else (low, middle)

@@ -19,6 +19,7 @@ from ._failpoints import reach
 from ._ids import checked_text
 from ._inspect import PAGE
 from ._journal import Journal
+from ._packing import bare
 from ._shedding import Lighter, known_histories, lighter, replays_alike, size
 from .errors import Damaged, Refusal, StoreDamaged
 from .retention import FINAL, Retention, decide
@@ -321,7 +322,7 @@ def _shedding(ordered: Ordered, plan: Plan, found: tuple[Head, Sequence[Row]], l
 
 def _prunings(rows: Sequence[Row]) -> Iterator[rec.RunPruned]:
     """What earlier prunes said, the last first."""
-    for row in reversed(rows):
+    for row in reversed(bare(rows)):
         if row.kind == rec.RunPruned.kind:
             record = from_parts(kind=row.kind, step_id=row.step_id, body=row.body, value=row.value, args=row.args)
             assert isinstance(record, rec.RunPruned)

@@ -36,12 +36,16 @@ VERSION = 1
 DEPTH_LIMIT = 100
 """How deep the slow walks go."""
 
+CUT, CUT_BYTES = b"...", 400
+"""How arguments end that were cut short, as no JSON does, and how much of them is left."""
+
 LARGE = 4096
 """From this size on one form of the arguments serves both the fingerprint and people, where it can."""
 
 _AMBIGUOUS_KEY = re.compile(r'"(?:-?[0-9][0-9.e+-]*|true|false|null|NaN|-?Infinity)":')
 _SPECIAL = re.compile(r'"(?:\\u0000|(?:-?[0-9][0-9.e+-]*|true|false|null|NaN|-?Infinity)":)')
 """The same, or a sign that something has no word in JSON."""
+_FIRST_NAME = re.compile(r'\{"(\w+)":')
 _PLAIN = frozenset({int, bool, type(None)})
 _WORDS = frozenset({"true", "false", "null", "NaN", "Infinity"})
 _EMPTY_MAKERS: tuple[object, ...] = (list, dict, set, tuple, frozenset, str, int, float, bool)
@@ -75,11 +79,12 @@ def identity(arguments: dict[str, object]) -> Identity:
             except ValueError:  # a number too large for JSON
                 return Identity(fingerprint(arguments))
             return Identity(f"{VERSION}:{hashlib.sha256(b'j' + text).hexdigest()[:32]}", text)
-    canonical, readable = _written(dict(arguments))
-    data = canonical.encode()
-    digest = hashlib.sha256(data).hexdigest()
+    form, text, readable = _written(dict(arguments))
+    data, hashed = text.encode(), hashlib.sha256(form)
+    hashed.update(data)
+    digest = hashed.hexdigest()
     if readable and len(data) > LARGE:
-        return Identity(f"{VERSION}:{digest[:32]}", data[1:], f"j{digest}")
+        return Identity(f"{VERSION}:{digest[:32]}", data, f"j{digest}")
     return Identity(f"{VERSION}:{digest[:32]}")
 
 
@@ -103,22 +108,36 @@ def encode_arguments(arguments: Mapping[str, object]) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
+def cut_short(args: bytes) -> bytes:
+    """The beginning of arguments, for `as_called`."""
+    return args[:CUT_BYTES] + CUT
+
+
+def as_called(args: bytes) -> str:
+    """The arguments as in a call, of large ones the beginning; ValueError where they are none."""
+    args = cut_short(args) if len(args) > LARGE else args
+    if args.endswith(CUT):
+        return _FIRST_NAME.sub(r"\1=", args[: -len(CUT)].decode("utf-8", "ignore")) + CUT.decode()
+    return ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in json.loads(args).items())
+
+
 def _canonical(value: object) -> str:
-    return _written(value)[0]
+    form, text, _ = _written(value)
+    return form.decode() + text
 
 
-def _written(value: object) -> tuple[str, bool]:
-    """The canonical form, and whether it is, behind its first letter, JSON that says to people what it says to us."""
+def _written(value: object) -> tuple[bytes, str, bool]:
+    """The letter and the text of the canonical form, and whether the text is JSON that says to people what it says to us."""
     try:
         text = _fast(value)
         special = _SPECIAL.search(text)
-        if special is None:
-            return f"j{text}", True
-        return (f"j{text}" if _AMBIGUOUS_KEY.search(text, special.start()) is None else f"x{_exact_text(value)}"), False
+        if special is None or _AMBIGUOUS_KEY.search(text, special.start()) is None:
+            return b"j", text, special is None
     except (TypeError, ValueError):
-        return f"x{_exact_text(value)}", False
+        pass
     except RecursionError as error:
         raise _endless() from error
+    return b"x", _exact_text(value), False
 
 
 def _exact_text(value: object) -> str:
