@@ -21,7 +21,7 @@ from ._clock import Clock
 from ._failpoints import reach
 from ._packing import Key, Known, Packer, Rows, Unpacker, escaped, is_packed, is_worth_it, needed_from, verified_blob
 from .errors import StoreBusy, StoreDamaged
-from .store import Append, Head, Repair, Row, Shedding, Shelf, Stale, Store
+from .store import Append, Head, Live, Prunable, Repair, Repairable, Row, Shedding, Shelf, Stale, Store
 
 KEPT_BYTES = 64 * 1024 * 1024
 """Bytes of values that later ones may be like, of all runs together; what is forgotten beyond that is next written as a whole."""
@@ -217,17 +217,21 @@ class PackedStore:
 
 OWN_WAY = ("rows_after", "found", "set_aside", "shed")
 """What only some stores can do, and is done in another way over packed rows."""
+ABILITIES = (Repairable, Live, Prunable, Shelf)
 
 
 def packed(store: Store, clock: Clock) -> Store:
     """The store as the engine uses it; it can do what the one below can, no less and no more."""
-    return store if isinstance(store, PackedStore) else cast("Store", _kind(type(store))(store, clock))
+    if isinstance(store, PackedStore):
+        return store
+    names = {*dir(store), *(name for each in (Store, *ABILITIES) for name in vars(each))}
+    able = (name for name in names if not name.startswith("_") and callable(getattr(store, name, None)))
+    return cast("Store", _kind(frozenset(able).difference(vars(PackedStore)))(store, clock))
 
 
 @lru_cache
-def _kind(below: type) -> Callable[[Store, Clock], PackedStore]:
-    """A packed store that has every method of a kind of store."""
-    names = [name for name in dir(below) if not name.startswith("_") and callable(getattr(below, name)) and name not in vars(PackedStore)]
+def _kind(names: frozenset[str]) -> Callable[[Store, Clock], PackedStore]:
+    """A packed store that has these methods besides, as those who look for an ability ask the class."""
     methods = {name: getattr(PackedStore, f"_{name}") if name in OWN_WAY else _passed_on(name) for name in names}
     return type("PackedStore", (PackedStore,), methods)
 
