@@ -9,7 +9,9 @@ from typing import Any
 import holdfast as hf
 from holdfast import _records as rec
 from holdfast._chain import record_of
+from holdfast._clock import SystemClock
 from holdfast._journal import Journal
+from holdfast._packed import packed
 from holdfast.errors import StoreFailed
 from holdfast.store import Append, Head, Row, Stale, Store
 from holdfast.stores.memory import MemoryStore
@@ -59,7 +61,8 @@ def play(store: Store, agent: Callable[..., Any], *args: Any, run_id: str = "r",
 
 
 def loaded(store: Store, run_id: str = "r") -> tuple[Head, Sequence[Row]]:
-    found = store.load(run_id)
+    """The head and the rows of a run, which the engine may have packed."""
+    found = packed(store, SystemClock()).load(run_id)
     assert found is not None
     return found
 

@@ -229,6 +229,11 @@ def packed(store: Store, clock: Clock) -> Store:
     return cast("Store", _kind(frozenset(able).difference(vars(PackedStore)))(store, clock))
 
 
+def below(store: Store) -> Store:
+    """The store that keeps what this one is given."""
+    return store.inner if isinstance(store, PackedStore) else store
+
+
 @lru_cache
 def _kind(names: frozenset[str]) -> Callable[[Store, Clock], PackedStore]:
     """A packed store that has these methods besides, as those who look for an ability ask the class."""

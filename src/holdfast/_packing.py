@@ -31,7 +31,7 @@ from .store import Row
 MARK = b"="
 BLOB_FROM = 64 * 1024
 """Larger values are blobs, unless little of them is new."""
-GROWS_FROM = 512
+GROWS_FROM = 1024
 """Smaller values are not compared with earlier ones."""
 LEVEL = 1
 """How hard zlib tries: the highest level takes twice as long for a tenth less."""

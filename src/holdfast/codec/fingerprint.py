@@ -79,8 +79,8 @@ def identity(arguments: dict[str, object]) -> Identity:
             except ValueError:  # a number too large for JSON
                 return Identity(fingerprint(arguments))
             return Identity(f"{VERSION}:{hashlib.sha256(b'j' + text).hexdigest()[:32]}", text)
-    form, text, readable = _written(dict(arguments))
-    data, hashed = text.encode(), hashlib.sha256(form)
+    form, canonical, readable = _written(dict(arguments))
+    data, hashed = canonical.encode(), hashlib.sha256(form)
     hashed.update(data)
     digest = hashed.hexdigest()
     if readable and len(data) > LARGE:
@@ -117,7 +117,7 @@ def as_called(args: bytes) -> str:
     """The arguments as in a call, of large ones the beginning; ValueError where they are none."""
     args = cut_short(args) if len(args) > LARGE else args
     if args.endswith(CUT):
-        return _FIRST_NAME.sub(r"\1=", args[: -len(CUT)].decode("utf-8", "ignore")) + CUT.decode()
+        return _FIRST_NAME.sub(r"\1=", args[: -len(CUT)].decode("utf-8", "ignore"), count=1) + CUT.decode()
     return ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in json.loads(args).items())
 
 
