@@ -16,6 +16,7 @@ from holdfast import _records as rec
 from holdfast._journal import Journal
 from holdfast._packed import packed
 from holdfast._packing import BLOB_FROM, is_packed
+from holdfast._state import Saved
 from holdfast.errors import Damaged, ReplayMismatch
 from holdfast.store import Store
 from holdfast.stores.memory import MemoryStore
@@ -211,6 +212,14 @@ def test_a_long_run_is_loaded_in_little_memory() -> None:
     light, heavy = _peak(lambda: Journal.load(*found)), _peak(lambda: Journal.load(*found, whole=True))
     assert heavy > 40_000_000
     assert light < 4_000_000
+
+
+def test_a_state_that_grew_is_replayed_in_little_memory() -> None:
+    values = [(seq, words(300 * seq)) for seq in range(1, 400)]
+    assert list(Saved(values)) == values
+    assert (Saved(values).at(7), Saved(values).at(0), Saved(values).last) == (values[6][1], None, values[-1][1])
+    assert Saved(values) != Saved(values[:-1])
+    assert _peak(lambda: Saved((seq, words(300 * seq)) for seq in range(1, 400))) < 2_000_000 < sum(len(value) for _, value in values) / 10
 
 
 @hf.agent(name="talk")

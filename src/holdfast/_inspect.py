@@ -195,7 +195,7 @@ def show(engine: Engine, run_id: str) -> RunView:
         current=current, current_age_s=None if current is None else (engine.clock.now_us() - current.at_us) / 1e6,
         last_error=_last_error(head, [row for row in bare(rows) if row.seq > began]),
         waits=_waits(engine, journal), undoing=_undoing(journal), note=_stands(journal, lines),
-        state={name: _json(saved[-1][1]) for name, saved in journal.states.items()},
+        state={name: _json(saved.last) for name, saved in journal.states.items()},
         result=_json(journal.verdict.value) if isinstance(journal.verdict, rec.RunDone) else None, tags=json.loads(head.tags), usd=head.usd,
         spent=journal.ledger.spent(engine.clock.now_us() if _lives(engine, head) else head.updated_us), limits=dict(journal.ledger.limits),
         created_us=head.created_us, updated_us=head.updated_us, next_commands=_next_commands(engine, head, journal),
@@ -261,8 +261,8 @@ def _states(journal: Journal, rows: Sequence[Row], step_id: str, last_seq: int) 
     found = journal.histories.get(step_id)
     if found is None or found.outcome is None:
         return {row.step_id: _json(row.value) for row in rows if row.seq <= last_seq}
-    known = {name: [value for seq, value in saved if seq <= found.outcome_seq] for name, saved in journal.states.items()}
-    return {name: _json(values[-1]) for name, values in known.items() if values}
+    known = {name: saved.at(found.outcome_seq) for name, saved in journal.states.items()}
+    return {name: _json(value) for name, value in known.items() if value is not None}
 
 
 def inbox(engine: Engine) -> list[Item]:

@@ -17,12 +17,15 @@ from ._chain import at_position, chain, empty_head, fold_head, prunable, verifie
 from ._ledger import BUDGET, Ledger
 from ._lineage import Pair, Unread, happened, heard, named, standing, unread
 from ._models import Models
+from ._packing import bare
 from ._replay import QUESTION, UNDO, History, Question
+from ._state import Saved
 from .codec.fingerprint import cut_short
 from .errors import LeaseLost, Stopped, StoreError, Unwinding
 from .store import Append, Head, Row
 
 EDITS = (rec.StepEdited, rec.StateEdited)
+EDIT_KINDS = frozenset(each.kind for each in EDITS)
 
 MAX_HELD = 1000
 """Records that are held back at the most before they are written."""
@@ -100,7 +103,7 @@ class Journal:
         self.waits: dict[str, rec.WaitBegun] = {}
         self.taken: dict[str, None] = {}
         self.silences: list[tuple[int, int]] = []
-        self.states: dict[str, list[tuple[int, bytes]]] = {}
+        self.states: dict[str, Saved] = {}
         self.times: dict[str, list[int]] = {}
         self.started: rec.RunStarted | None = None
         self.undoing: rec.RunUndoing | None = None
@@ -119,6 +122,7 @@ class Journal:
     def load(cls, head: Head, rows: Sequence[Row], *, whole: bool = False) -> Journal:
         """Verify and index everything that was recorded; long arguments of safe steps are cut short, unless it is to be `whole`."""
         journal, pairs = cls(head.run_id), list[Pair]()
+        goes_back = any(row.kind in EDIT_KINDS for row in bare(rows))
         for row, record in verified(head, rows):
             if not whole and row.args is not None and len(row.args) > LONG and prunable(record):
                 row, record = _cut_short(row, record)  # noqa: PLW2901 (what was verified need not stay in memory)
@@ -126,7 +130,8 @@ class Journal:
                 journal, pairs = journal._gone_back(record, pairs)
             journal.ledger.fold(record, row.at_us)
             journal._index(record, row)  # noqa: SLF001 (one of its own, which going back may have put in its place)
-            pairs.append((row, record))
+            if goes_back:
+                pairs.append((row, record))
         journal.head = head
         return journal
 
@@ -392,7 +397,7 @@ class Journal:
         own = {ask_id for ask_id, asked in self.asks.items() if asked.opened.topic == QUESTION and asked.seq >= seq}
         self.asks = {ask_id: asked for ask_id, asked in self.asks.items() if ask_id not in own}
         self.groups = {group for found in self.histories for group in _groups_above(found)}
-        self.states = {name: [saved for saved in values if saved[0] < seq] for name, values in self.states.items()}
+        self.states = {name: Saved(saved for saved in values if saved[0] < seq) for name, values in self.states.items()}
 
     def _turn(self, record: rec.RunAccepted | rec.RunForked | rec.StepEdited | rec.StateEdited, epoch: int) -> None:
         """From here on the run takes another path: its code has changed, or somebody went back to an earlier step."""
@@ -411,7 +416,7 @@ class Journal:
                 self.histories[record.step_id].edit(record)
                 self._unsettled.pop(record.step_id, None)
             case rec.StateEdited():
-                self.states.setdefault(record.step_id, []).append((record.after, record.value or b"null"))
+                self.states.setdefault(record.step_id, Saved()).add(record.after, record.value or b"null")
 
     def _take_known(self, history: History, reused: str, fingerprint: str) -> None:
         """The result of an effect that was superseded has become that of a call: it stands for no other one."""
@@ -441,7 +446,7 @@ class Journal:
         """What is recorded beside the steps: states, times, waits, prints, models."""
         match record:
             case rec.StateSaved():
-                self.states.setdefault(record.step_id, []).append((row.seq, record.value or b"null"))
+                self.states.setdefault(record.step_id, Saved()).add(row.seq, record.value or b"null")
             case rec.TimeRead():
                 self.times.setdefault(record.step_id, []).extend(record.times_us)
             case rec.WaitBegun():

@@ -48,14 +48,8 @@ class Trails:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._trails: OrderedDict[str, Trail] = OrderedDict()
+        self.runs: OrderedDict[str, Trail] = OrderedDict()
         self._bytes = 0
-
-    def __contains__(self, run_id: str) -> bool:
-        return run_id in self._trails
-
-    def of(self, run_id: str) -> Trail | None:
-        return self._trails.get(run_id)
 
     def forget(self, run_id: str) -> None:
         with self._lock:
@@ -65,17 +59,17 @@ class Trails:
         """Whoever reads must not set back who writes."""
         trail = Trail(head.epoch, head.seq, head.digest, known)
         with self._lock:
-            found = self._trails.get(head.run_id)
+            found = self.runs.get(head.run_id)
             if found is not None and (found.epoch, found.seq) > (trail.epoch, trail.seq):
                 return
             self._drop(head.run_id)
-            self._trails[head.run_id] = trail
+            self.runs[head.run_id] = trail
             self._bytes += trail.size()
             while self._bytes > KEPT_BYTES:
-                self._drop(next(iter(self._trails)))
+                self._drop(next(iter(self.runs)))
 
     def _drop(self, run_id: str) -> None:
-        trail = self._trails.pop(run_id, None)
+        trail = self.runs.pop(run_id, None)
         self._bytes -= trail.size() if trail is not None else 0
 
 
@@ -89,9 +83,13 @@ class PackedStore:
         self._shelf = store if isinstance(store, Shelf) else None
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
+        runs = self._trails.runs
         for one in batch:
-            if one.run_id in self._trails or any(map(is_worth_it, one.rows)):
+            if one.run_id in runs:
                 return self._append(batch, wait=wait)
+            for row in one.rows:
+                if is_worth_it(row):
+                    return self._append(batch, wait=wait)
         return self.inner.append(batch, wait=wait)
 
     def _append(self, batch: Sequence[Append], *, wait: bool, tries: int = TRIES) -> list[Stale | None]:
@@ -115,7 +113,7 @@ class PackedStore:
         return answers
 
     def _packer(self, one: Append) -> Packer:
-        trail = self._trails.of(one.run_id)
+        trail = self._trails.runs.get(one.run_id)
         fits = trail is not None and (trail.epoch, trail.seq) == (one.epoch, one.seq)
         return self._anew(trail.known if trail is not None and fits else {})
 
@@ -158,7 +156,7 @@ class PackedStore:
 
     def _from_the_trail(self, run_id: str, seq: int) -> Loaded | None:
         """The same with what is known of earlier records, if the run still holds what it did then."""
-        trail = self._trails.of(run_id)
+        trail = self._trails.runs.get(run_id)
         found = None if trail is None or trail.seq > seq else self._able.rows_after(run_id, trail.seq - 1)
         if trail is None or not found or not found[1] or (found[1][0].seq, found[1][0].digest) != (trail.seq, trail.digest):
             return None

@@ -71,9 +71,9 @@ def is_packed(row: Row) -> bool:
 def is_worth_it(row: Row) -> bool:
     """Whether a row has to be looked at before it is written."""
     value, args = row.value, row.args
-    return (args is not None and (len(args) > GROWS_FROM or args[:1] == MARK)) or (
-        value is not None and (len(value) > (GROWS_FROM if row[3] in STATES else BLOB_FROM) or value[:1] == MARK)
-    )
+    if args is not None and (len(args) > GROWS_FROM or args[:1] == MARK):
+        return True
+    return value is not None and (value[:1] == MARK or (len(value) > GROWS_FROM and (row.kind in STATES or len(value) > BLOB_FROM)))
 
 
 def escaped(row: Row) -> Row:

@@ -22,7 +22,7 @@ from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from pydantic import BaseModel
@@ -58,34 +58,25 @@ def fingerprint(arguments: Mapping[str, object]) -> str:
     return f"{VERSION}:{digest}"
 
 
-class Identity(NamedTuple):
-    """The fingerprint of arguments, and what came of making it: the arguments as JSON for people, and what `args_sha` is to say of them.
+def identity(arguments: dict[str, object]) -> tuple[str, bytes | None, str]:
+    """The fingerprint, and the arguments as JSON for people where the canonical form happens to be that: one plain argument, as usual.
 
-    Both are there where the canonical form happens to be readable, and is either large or that of one plain argument, as usual.
+    Large ones that are readable are such JSON too, and the last is what `args_sha` says of them: they are written and hashed only once.
     """
-
-    fingerprint: str
-    text: bytes | None = None
-    args_sha: str = ""
-
-
-def identity(arguments: dict[str, object]) -> Identity:
-    """The fingerprint of arguments; what is large is written and hashed only once."""
     if len(arguments) == 1:
         ((name, value),) = arguments.items()
         if (type(value) in _PLAIN or (type(value) is str and value.isascii())) and name not in _WORDS:
             try:
                 text = _fast(arguments).encode()
             except ValueError:  # a number too large for JSON
-                return Identity(fingerprint(arguments))
-            return Identity(f"{VERSION}:{hashlib.sha256(b'j' + text).hexdigest()[:32]}", text)
+                return fingerprint(arguments), None, ""
+            return f"{VERSION}:{hashlib.sha256(b'j' + text).hexdigest()[:32]}", text, ""
     form, canonical, readable = _written(dict(arguments))
     data, hashed = canonical.encode(), hashlib.sha256(form)
     hashed.update(data)
     digest = hashed.hexdigest()
-    if readable and len(data) > LARGE:
-        return Identity(f"{VERSION}:{digest[:32]}", data, f"j{digest}")
-    return Identity(f"{VERSION}:{digest[:32]}")
+    large = readable and len(data) > LARGE
+    return f"{VERSION}:{digest[:32]}", data if large else None, f"j{digest}" if large else ""
 
 
 def args_match(args: bytes, args_sha: str) -> bool:
