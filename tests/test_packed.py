@@ -235,6 +235,18 @@ def test_what_is_like_a_damaged_record_stands_as_it_is_and_never_as_something_el
     assert list(over(store).found("r")[1]) == found
 
 
+def test_a_row_whose_fields_are_anything_is_read_as_it_stands() -> None:
+    store = MemoryStore()
+    written(over(store), *map(grown, range(1, 6)))
+    store._rows["r"][2] = store._rows["r"][2]._replace(body=cast("bytes", 7))
+    store._rows["r"][3] = store._rows["r"][3]._replace(seq=cast("int", "four"))
+    stored = rows_of(store)
+    found = rows_of(over(store))
+    assert found[:2] == [grown(1), grown(2)]
+    assert found[2:4] == stored[2:4]
+    assert [each.seq for each in over(store)._from_all("r", 2)[1]] == [3, 5]
+
+
 def test_a_run_that_cannot_be_put_together_is_not_shed() -> None:
     store = MemoryStore()
     written(over(store), *map(grown, range(1, 5)), owner=None)

@@ -71,8 +71,11 @@ def _fresh() -> Iterator[None]:
     assert not dies_at
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    if request.param == "postgres":
+        yield request.getfixturevalue("postgres_store")
+        return
     opened: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "runs.db")
     yield opened
     opened.close()

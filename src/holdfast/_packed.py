@@ -168,7 +168,7 @@ class PackedStore:
 
     def _from_all(self, run_id: str, seq: int) -> Loaded | None:
         found = self.load(run_id)
-        return found and (found[0], [row for row in found[1] if row.seq > seq])
+        return found and (found[0], [row for row in found[1] if _number(row.seq) > seq])
 
     def _found(self, run_id: str) -> tuple[Head | None, Sequence[Row]]:
         head, rows = self._able.found(run_id)
@@ -209,7 +209,7 @@ class PackedStore:
     def _certain(self, unpacker: Unpacker, row: Row) -> Row:
         try:
             return unpacker.certain(row)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise StoreDamaged(self.url, f"record {row.seq} cannot be put together, so nothing was changed: {error}") from error
 
 
@@ -244,6 +244,11 @@ def _passed_on(name: str) -> Callable[..., Any]:
         return getattr(self.inner, name)(*args, **kwargs)
 
     return method
+
+
+def _number(seq: object) -> int:
+    """A seq, or 0 where damage made something else of it."""
+    return seq if isinstance(seq, int) else 0
 
 
 def _packed(one: Append, packer: Packer) -> Append:

@@ -159,7 +159,7 @@ class Unpacker:
         """The row as it was; what cannot be put together, because something else is damaged or gone, stays as it stands."""
         try:
             return self.certain(row)
-        except ValueError:
+        except (ValueError, TypeError):  # of a damaged row every field can be anything
             return row
 
     def certain(self, row: Row) -> Row:
