@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import holdfast as hf
-from benchmarks import measures, parked, table
+from benchmarks import growing, measures, parked, table
 from benchmarks.table import Line, count_line, ratio_line, time_line
 
 
@@ -36,11 +36,13 @@ class Size:
     few_parked: int = 1000
     parked: int = 100_000
     parked_rounds: int = 5
+    growing: int = 1000
+    growing_rounds: int = 3
 
 
 TINY = Size(
     rounds=2, process_rounds=1, steps=5, first_steps=3, runs=3, steps_of_many=2, replayed=10, relying=2, watched=3, killed_at=5,
-    few_parked=5, parked=20, parked_rounds=1,
+    few_parked=5, parked=20, parked_rounds=1, growing=6, growing_rounds=1,
 )  # fmt: skip
 
 
@@ -60,6 +62,7 @@ class Rounds:
                 if number < self._size.process_rounds:
                     self._processes()
         self._parked()
+        self._growing()
         _progress("")
 
     def _round(self, app: hf.Holdfast) -> None:
@@ -111,6 +114,18 @@ class Rounds:
                 self._add(f"due among {name}", found.seconds)
                 self._add(f"held for {name}", found.held / 1e6)
 
+    def _growing(self) -> None:
+        """Calls of a model with all that was said before."""
+        for number in range(self._size.growing_rounds):
+            _progress(f"{self._size.growing} calls with a growing list, round {number + 1} of {self._size.growing_rounds}")
+            before = self._floor()
+            found = growing.measure(self._folder, self._size.growing)
+            self._add("growing call", found.call_s - (before + self._floor()) / 2)
+            self._add("growing sum", found.sum_s)
+            self._add("growing replay", found.replayed_s)
+            self._add("growing mean sum", found.mean_sum_s)
+            self._add("growing size", found.size / 1e6)
+
     def _add(self, name: str, seconds: float) -> None:
         self.seconds[name].append(seconds)
 
@@ -136,6 +151,9 @@ def judged(seconds: dict[str, list[float]], size: Size) -> list[Line]:
         time_line(f"a due timer found among {size.parked} parked runs", seconds["due among many"], unit=" ms", bar=5),
         time_line(f"- among {size.few_parked}", seconds["due among few"], unit=" ms"),
         count_line("- more memory of the process that waits for them, in MB", held, bar=1),
+        count_line(f"{size.growing} model calls, each with 1 KB more: MB stored", seconds["growing size"], bar=6),
+        ratio_line("- the last 100, less the floor, by encoding and hashing", seconds["growing call"], seconds["growing sum"], bar=1.5),
+        ratio_line("- replay of all, by encoding and hashing", seconds["growing replay"], seconds["growing mean sum"], bar=1.5),
         time_line("import holdfast", imported, unit=" s", bar=0.25),
         time_line("- with the interpreter's start", seconds["import"], unit=" s"),
     ]

@@ -9,7 +9,9 @@ from typing import Any
 import holdfast as hf
 from holdfast import _records as rec
 from holdfast._chain import record_of
+from holdfast._clock import SystemClock
 from holdfast._journal import Journal
+from holdfast._packed import packed
 from holdfast.errors import StoreFailed
 from holdfast.store import Append, Head, Row, Stale, Store
 from holdfast.stores.memory import MemoryStore
@@ -58,8 +60,9 @@ def play(store: Store, agent: Callable[..., Any], *args: Any, run_id: str = "r",
         return app.run(agent, *args, run_id=run_id, wait=False)
 
 
-def loaded(store: Store, run_id: str = "r") -> tuple[Head, list[Row]]:
-    found = store.load(run_id)
+def loaded(store: Store, run_id: str = "r") -> tuple[Head, Sequence[Row]]:
+    """The head and the rows of a run, which the engine may have packed."""
+    found = packed(store, SystemClock()).load(run_id)
     assert found is not None
     return found
 

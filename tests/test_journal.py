@@ -40,7 +40,8 @@ async def buying(text: str) -> str:
 def recorded() -> tuple[Head, list[Row]]:
     store = MemoryStore()
     play(store, buying, "ab")
-    return loaded(store)
+    head, rows = loaded(store)
+    return head, list(rows)
 
 
 def test_what_was_written_verifies(recorded: tuple[Head, list[Row]]) -> None:

@@ -23,6 +23,7 @@ from ._handle import Handle, to_be_awaited
 from ._ids import checked_run_id, checked_text, new_run_id
 from ._lease import LEASE_S, Keeper, Observer
 from ._options import refuse_unknown
+from ._packed import packed
 from ._run import Body, OnAsk, Scope, place
 from ._runner import attend_async, attend_blocking
 from ._terminal import at_a_terminal
@@ -104,6 +105,7 @@ class Holdfast:
     ) -> None:
         opened = store if isinstance(store, Store) else open_store(default_store() if store is None else store)
         clock, lease_s = clock or SystemClock(), seconds(lease, "lease")
+        self._opened, opened = opened, packed(opened, clock)
         self.engine = Engine(
             store=opened, clock=clock, committer=Committer(opened, clock), keeper=Keeper(opened, clock, lease_s),
             observer=Observer(opened, clock, lease_s), resources=tuple(resources), lease_s=lease_s,
@@ -112,8 +114,8 @@ class Holdfast:
 
     @property
     def store(self) -> Store:
-        """The store that was opened."""
-        return self.engine.store
+        """The store that was opened. Its own rows are packed where values are large or grow (docs/format.md)."""
+        return self._opened
 
     def __enter__(self) -> Self:
         return self

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._landing import Rules
 from ._run import Scope
 from .breaker import Circuit
-from .codec.fingerprint import encode_arguments, identity
+from .codec.fingerprint import as_called, encode_arguments, identity
 from .codec.signature import Arguments, return_annotation
 from .codec.values import ValueCodec, codec_for
 from .retry import Retry
@@ -79,13 +78,15 @@ class Spec:
 class Call:
     """One call of a step in a run: who, with what, numbered by its `home` and executed in its `scope`."""
 
-    __slots__ = ("args", "bound", "fingerprint", "home", "key", "kwargs", "run", "scope", "spec", "started_at_us", "step_id", "text")
+    __slots__ = (
+        "args", "args_sha", "bound", "fingerprint", "home", "key", "kwargs", "run", "scope", "spec", "started_at_us", "step_id", "text",
+    )  # fmt: skip
 
     def __init__(self, spec: Spec, scope: Scope, step_id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.spec, self.home, self.scope, self.run, self.step_id = spec, scope, scope, scope.run, step_id
         self.args, self.kwargs = args, kwargs
         self.bound = spec.arguments.bind(args, kwargs)
-        self.fingerprint, self.text = identity(self.bound)
+        self.fingerprint, self.text, self.args_sha = identity(self.bound)
         self.key = ""
         self.started_at_us = 0
 
@@ -117,7 +118,7 @@ class Call:
     def kept(self) -> tuple[bytes, str]:
         """The arguments as they are stored, and their digest."""
         args = encode_arguments(self.bound) if self.text is None else self.text
-        return args, hashlib.sha256(args).hexdigest()
+        return args, self.args_sha or hashlib.sha256(args).hexdigest()
 
     def kept_arguments(self) -> dict[str, Any]:
         """The same as fields of a record."""
@@ -141,8 +142,7 @@ class Call:
 def shown_call(name: str, args: bytes | None) -> str:
     """A call with its arguments, shortened for a message."""
     try:
-        bound = json.loads(args or b"{}")
-        inside = ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in bound.items()) if args is not None else "..."
+        inside = as_called(args or b"{}") if args is not None else "..."
     except (ValueError, AttributeError):
         inside = "..."
     return f"{name}({inside if len(inside) <= SHOWN else inside[:SHOWN] + '...'})"

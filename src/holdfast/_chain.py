@@ -15,6 +15,8 @@ from typing import Any
 
 from . import _records as rec
 from ._bodies import from_parts
+from ._packing import MARK
+from .codec.fingerprint import args_match
 from .errors import Damaged
 from .store import Head, Row
 
@@ -117,18 +119,23 @@ def verified(head: Head, rows: Sequence[Row]) -> Iterator[tuple[Row, rec.Record]
             digest = chain(digest, run_id, row)
             record = record_of(row)
             args_sha = str(getattr(record, "args_sha", ""))
-            args_are_whole = row.args is None or args_digest(row.args) == args_sha
+            args_are_whole = row.args is None or args_match(row.args, args_sha)
         except (ValueError, TypeError, AttributeError) as error:
             raise Damaged(run_id, expected, f"it cannot be read ({error})") from error
         if digest != row.digest:
-            raise Damaged(run_id, expected, "its digest does not match what it holds")
+            raise Damaged(run_id, expected, f"its digest does not match what it holds{_apart(row.value)}")
         if not args_are_whole:
-            raise Damaged(run_id, expected, "its arguments do not match their digest")
+            raise Damaged(run_id, expected, f"its arguments do not match their digest{_apart(row.args)}")
         if row.args is None and args_sha and not prunable(record):
             raise Damaged(run_id, expected, "its arguments are missing")
         computed = fold_head(computed, record, row.at_us)
         yield row, record
     _compare_heads(head, at_position(computed, rows[-1]) if rows else computed)
+
+
+def _apart(data: bytes | None) -> str:
+    """Why: nothing that a record holds begins like this, so it was stored in parts of which one is not there."""
+    return "" if data is None or data[:1] != MARK else ", as it cannot be put together: an earlier record or a blob is damaged or gone"
 
 
 def dropped_before(row: Row) -> int:

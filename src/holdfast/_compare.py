@@ -95,7 +95,7 @@ def _journal_at(head: Head, rows: Sequence[Row], step_id: str) -> Journal:
             then, end = at_position(folded, row), index
     if step_id and step_id not in steps:
         raise Refusal(f"run {head.run_id!r} has no step {step_id!r}; {_nearest(list(steps), step_id)}")
-    return Journal.load(then, rows[:end])
+    return Journal.load(then, rows[:end], whole=True)
 
 
 def _nearest(steps: Sequence[str], wanted: str) -> str:
@@ -125,7 +125,7 @@ def _document(journal: Journal, step_id: str) -> dict[str, Any]:
         found |= {"result": _json(journal.verdict.value)} if isinstance(journal.verdict, rec.RunDone) else {}
     return found | {
         "results": {each: _result(history) for each, history in journal.histories.items() if history.name},
-        "state": {name: _json(saved[-1][1]) for name, saved in journal.states.items()},
+        "state": {name: _json(saved.last) for name, saved in journal.states.items()},
         "spent": {"usd": round(spent.usd, 6), "tokens": spent.tokens, "steps": spent.steps, "retries": spent.retries},
     }
 

@@ -39,6 +39,9 @@ WAITS = (
 )
 """Places that only a run passes which waits, or sends to one that does."""
 
+PACKING = ("pack.before_blob", "pack.after_blob")
+"""Places that only those pass who record values that are stored as blobs."""
+
 ARTIFACTS = ("blob.before", "blob.after", "sweep.before", "sweep.after")
 """Places that only those pass who keep artifacts, or sweep them."""
 
@@ -64,7 +67,7 @@ def arm(spec: str) -> None:
     """Arm `name:count`; an unknown name is an error, so that a sweep cannot silently test nothing."""
     global _armed  # noqa: PLW0603 (a process has one set of failpoints)
     name, _, count = spec.partition(":")
-    if name not in (*NAMES, *WAITS, *ARTIFACTS, *MILESTONES, *CHILDREN, *TIME_TRAVEL, *BESIDE):
+    if name not in (*NAMES, *WAITS, *PACKING, *ARTIFACTS, *MILESTONES, *CHILDREN, *TIME_TRAVEL, *BESIDE):
         raise ValueError(f"no failpoint is called {name!r}")
     _armed = {name: int(count or 1)}
 

@@ -116,7 +116,7 @@ class Follower:
     def _holds(event: Event, head: Head) -> bool:
         return event.seq > head.seq
 
-    def _rows(self) -> tuple[Head, list[Row]] | None:
+    def _rows(self) -> tuple[Head, Sequence[Row]] | None:
         """The head, and the rows that were not read yet."""
         if self._live is not None:
             return self._live.rows_after(self._run_id, self._seq)

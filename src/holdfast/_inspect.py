@@ -22,6 +22,7 @@ from ._ids import checked_run_id
 from ._journal import Journal
 from ._letters import moved_children
 from ._options import checked_statuses
+from ._packing import bare
 from ._replay import DIED, UNDO, History, Question
 from ._runner import refuse_pruned
 from ._shelved import damaged_artifacts
@@ -43,6 +44,8 @@ FORKS = 20
 
 STOPPED = "stopped"
 """Not a status that is stored: running, says the head, and its owner is proven dead."""
+
+SAVED = rec.StateSaved.kind
 
 STATES_OF_NEED = ("waiting", "running", "failed", "blocked", "cancelled")
 """Statuses of runs in which something may need a person."""
@@ -190,15 +193,15 @@ def show(engine: Engine, run_id: str) -> RunView:
         attempt=journal.claims, owner=head.owner, owner_lives=_lives(engine, head),
         steps_done=sum(line.state == "done" for line in lines if line.step_id and not line.superseded and line.seq > began),
         current=current, current_age_s=None if current is None else (engine.clock.now_us() - current.at_us) / 1e6,
-        last_error=_last_error(head, [row for row in rows if row.seq > began]),
+        last_error=_last_error(head, [row for row in bare(rows) if row.seq > began]),
         waits=_waits(engine, journal), undoing=_undoing(journal), note=_stands(journal, lines),
-        state={name: _json(saved[-1][1]) for name, saved in journal.states.items()},
+        state={name: _json(saved.last) for name, saved in journal.states.items()},
         result=_json(journal.verdict.value) if isinstance(journal.verdict, rec.RunDone) else None, tags=json.loads(head.tags), usd=head.usd,
         spent=journal.ledger.spent(engine.clock.now_us() if _lives(engine, head) else head.updated_us), limits=dict(journal.ledger.limits),
         created_us=head.created_us, updated_us=head.updated_us, next_commands=_next_commands(engine, head, journal),
         model_changes=[line.note for line in lines if line.state == STATES[rec.ModelChanged.kind]],
         milestone=journal.milestone, generation=journal.generation,
-        parent=started.parent.get("run"), children=_children(rows), asks=bool(_doubts(engine, journal) or _asks(engine, journal)),
+        parent=started.parent.get("run"), children=_children(bare(rows)), asks=bool(_doubts(engine, journal) or _asks(engine, journal)),
         details=[asked.opened.details for _, asked in _asks(engine, journal) if asked.opened.details is not None],
         forked_from=f"{journal.forked.source}@{journal.forked.at}" if journal.forked else "",
         forks=[fork.run_id for fork in engine.store.heads(Query(tags=((FORK_OF, run_id),), limit=FORKS))],
@@ -236,7 +239,7 @@ def show_at(engine: Engine, run_id: str, step_id: str) -> CheckpointView:
         arguments=next((_json(record.args) for _, record in reversed(records) if record.args is not None), _asked(records)),
         result=_json(outcome.value) if outcome.value is not None else None,
         error=getattr(outcome, "error", None), usage=list(getattr(outcome, "usage", ())),
-        state=_states(Journal.load(head, rows), [row for row in rows if row.seq > began], step_id, last_seq),
+        state=_states(Journal.load(head, rows), [row for row in rows if row.kind == SAVED and row.seq > began], step_id, last_seq),
         known=[line for line in lines if line.step_id not in ("", step_id) and line.seq < shown.seq and not line.superseded],
         partial={} if isinstance(outcome, rec.StepDone) else saved,
     )  # fmt: skip
@@ -250,16 +253,16 @@ def _asked(records: Sequence[tuple[Row, rec.Record]]) -> Any:
 
 def _began(rows: Sequence[Row]) -> int:
     """The seq with which the present generation of a run begins; 0 for the first."""
-    return next((row.seq for row in reversed(rows) if row.kind == rec.RunContinued.kind), 0)
+    return next((row.seq for row in reversed(bare(rows)) if row.kind == rec.RunContinued.kind), 0)
 
 
 def _states(journal: Journal, rows: Sequence[Row], step_id: str, last_seq: int) -> dict[str, Any]:
-    """The states at a step; where it still stands, those that stand."""
+    """The states at a step; where it still stands, those that stand. `rows` are those that saved one."""
     found = journal.histories.get(step_id)
     if found is None or found.outcome is None:
-        return {row.step_id: _json(row.value) for row in rows if row.kind == rec.StateSaved.kind and row.seq <= last_seq}
-    known = {name: [value for seq, value in saved if seq <= found.outcome_seq] for name, saved in journal.states.items()}
-    return {name: _json(values[-1]) for name, values in known.items() if values}
+        return {row.step_id: _json(row.value) for row in rows if row.seq <= last_seq}
+    known = {name: saved.at(found.outcome_seq) for name, saved in journal.states.items()}
+    return {name: _json(value) for name, value in known.items() if value is not None}
 
 
 def inbox(engine: Engine) -> list[Item]:
@@ -291,7 +294,7 @@ def check_run(engine: Engine, run_id: str) -> Verdict:
     try:
         found = engine.store.load(run_id) or _without_head(engine, run_id)
         for _, record in verified(*found):
-            good.append(record)
+            good.append(record.but(args=None, value=None))  # what was verified need not stay in memory
         artifacts = damaged_artifacts(engine.store, run_id, found[1])
     except Damaged as damage:
         what, seq = damage.what, damage.seq
@@ -318,12 +321,12 @@ def _known(engine: Engine, run_id: str) -> str:
     return run_id
 
 
-def _without_head(engine: Engine, run_id: str) -> tuple[Head, list[Row]]:
+def _without_head(engine: Engine, run_id: str) -> tuple[Head, Sequence[Row]]:
     """The rows of a run whose head is gone, behind one that they cannot agree with."""
     return empty_head(run_id)._replace(status="gone"), _strays(engine, run_id)
 
 
-def _strays(engine: Engine, run_id: str) -> list[Row]:
+def _strays(engine: Engine, run_id: str) -> Sequence[Row]:
     return engine.store.found(run_id)[1] if isinstance(engine.store, Repairable) else []
 
 
@@ -344,7 +347,7 @@ def _pages(engine: Engine, query: Query) -> Iterator[Head]:
         query = query._replace(offset=query.offset + len(page))
 
 
-def loaded(engine: Engine, run_id: str) -> tuple[Head, list[Row]]:
+def loaded(engine: Engine, run_id: str) -> tuple[Head, Sequence[Row]]:
     """The head and rows of a run that must exist."""
     found = engine.store.load(checked_run_id(run_id))
     if found is None:
@@ -458,7 +461,7 @@ def _last_error(head: Head, rows: Sequence[Row]) -> str:
     if head.status == "done":
         return ""
     kinds = (rec.RunFailed.kind, rec.RunBlocked.kind, rec.StepFailed.kind, rec.AttemptFailed.kind)
-    errors = ((row.step_id, json.loads(row.body)["error"]) for row in reversed(rows) if row.kind in kinds)
+    errors = ((row.step_id, json.loads(row.body)["error"]) for row in reversed(bare(rows)) if row.kind in kinds)
     past = head.status == "cancelled"
     return next((message(error) for step_id, error in errors if not (past and (step_id.startswith(UNDO) or _ours(error)))), "")
 

@@ -13,21 +13,28 @@ from typing import Any, NamedTuple
 from . import _records as rec
 from ._artifact import refs_in, vouched
 from ._bodies import to_body
-from ._chain import at_position, chain, empty_head, fold_head, verified
+from ._chain import at_position, chain, empty_head, fold_head, prunable, verified
 from ._ledger import BUDGET, Ledger
 from ._lineage import Pair, Unread, happened, heard, named, standing, unread
 from ._models import Models
+from ._packing import bare
 from ._replay import QUESTION, UNDO, History, Question
+from ._state import Saved
+from .codec.fingerprint import cut_short
 from .errors import LeaseLost, Stopped, StoreError, Unwinding
 from .store import Append, Head, Row
 
 EDITS = (rec.StepEdited, rec.StateEdited)
+EDIT_KINDS = frozenset(each.kind for each in EDITS)
 
 MAX_HELD = 1000
 """Records that are held back at the most before they are written."""
 
 MAX_HELD_BYTES = 1_000_000
 """Bytes of them."""
+
+LONG = 4096
+"""Bytes of a safe step's arguments that a journal holds in memory at the most: nothing but messages asks for them."""
 
 STEP_KINDS = (
     rec.StepStarted, rec.AttemptFailed, rec.StepDone, rec.StepFailed, rec.StepBrokenOff,
@@ -43,6 +50,12 @@ def _called_after(step_id: str, failed: str, called: int) -> bool:
     line = failed.partition(":")[0].split(".")[:-1]
     path = step_id.partition(":")[0].split(".")
     return len(path) > len(line) and path[: len(line)] == line and path[len(line)].isdigit() and int(path[len(line)]) > called
+
+
+def _cut_short(row: Row, record: rec.Record) -> Pair:
+    """The same with only the beginning of its arguments."""
+    args = cut_short(row.args or b"")
+    return row._replace(args=args), record.but(args=args)
 
 
 def _groups_above(step_id: str) -> Iterator[str]:
@@ -90,7 +103,7 @@ class Journal:
         self.waits: dict[str, rec.WaitBegun] = {}
         self.taken: dict[str, None] = {}
         self.silences: list[tuple[int, int]] = []
-        self.states: dict[str, list[tuple[int, bytes]]] = {}
+        self.states: dict[str, Saved] = {}
         self.times: dict[str, list[int]] = {}
         self.started: rec.RunStarted | None = None
         self.undoing: rec.RunUndoing | None = None
@@ -106,15 +119,19 @@ class Journal:
         self.gate = threading.Lock()
 
     @classmethod
-    def load(cls, head: Head, rows: Sequence[Row]) -> Journal:
-        """Verify and index everything that was recorded."""
+    def load(cls, head: Head, rows: Sequence[Row], *, whole: bool = False) -> Journal:
+        """Verify and index everything that was recorded; long arguments of safe steps are cut short, unless it is to be `whole`."""
         journal, pairs = cls(head.run_id), list[Pair]()
+        goes_back = any(row.kind in EDIT_KINDS for row in bare(rows))
         for row, record in verified(head, rows):
+            if not whole and row.args is not None and len(row.args) > LONG and prunable(record):
+                row, record = _cut_short(row, record)  # noqa: PLW2901 (what was verified need not stay in memory)
             if isinstance(record, EDITS) and not record.in_fork:
                 journal, pairs = journal._gone_back(record, pairs)
             journal.ledger.fold(record, row.at_us)
             journal._index(record, row)  # noqa: SLF001 (one of its own, which going back may have put in its place)
-            pairs.append((row, record))
+            if goes_back:
+                pairs.append((row, record))
         journal.head = head
         return journal
 
@@ -380,7 +397,7 @@ class Journal:
         own = {ask_id for ask_id, asked in self.asks.items() if asked.opened.topic == QUESTION and asked.seq >= seq}
         self.asks = {ask_id: asked for ask_id, asked in self.asks.items() if ask_id not in own}
         self.groups = {group for found in self.histories for group in _groups_above(found)}
-        self.states = {name: [saved for saved in values if saved[0] < seq] for name, values in self.states.items()}
+        self.states = {name: Saved(saved for saved in values if saved[0] < seq) for name, values in self.states.items()}
 
     def _turn(self, record: rec.RunAccepted | rec.RunForked | rec.StepEdited | rec.StateEdited, epoch: int) -> None:
         """From here on the run takes another path: its code has changed, or somebody went back to an earlier step."""
@@ -399,7 +416,7 @@ class Journal:
                 self.histories[record.step_id].edit(record)
                 self._unsettled.pop(record.step_id, None)
             case rec.StateEdited():
-                self.states.setdefault(record.step_id, []).append((record.after, record.value or b"null"))
+                self.states.setdefault(record.step_id, Saved()).add(record.after, record.value or b"null")
 
     def _take_known(self, history: History, reused: str, fingerprint: str) -> None:
         """The result of an effect that was superseded has become that of a call: it stands for no other one."""
@@ -429,7 +446,7 @@ class Journal:
         """What is recorded beside the steps: states, times, waits, prints, models."""
         match record:
             case rec.StateSaved():
-                self.states.setdefault(record.step_id, []).append((row.seq, record.value or b"null"))
+                self.states.setdefault(record.step_id, Saved()).add(row.seq, record.value or b"null")
             case rec.TimeRead():
                 self.times.setdefault(record.step_id, []).extend(record.times_us)
             case rec.WaitBegun():

@@ -19,6 +19,7 @@ from ._failpoints import reach
 from ._ids import checked_text
 from ._inspect import PAGE
 from ._journal import Journal
+from ._packing import bare
 from ._shedding import Lighter, known_histories, lighter, replays_alike, size
 from .errors import Damaged, Refusal, StoreDamaged
 from .retention import FINAL, Retention, decide
@@ -250,7 +251,7 @@ def _grave(journal: Journal, ordered: Ordered, now_us: int) -> Tombstone:
     )  # fmt: skip
 
 
-def _looked_at(families: Families, head: Head) -> tuple[Journal, list[Row]] | str:
+def _looked_at(families: Families, head: Head) -> tuple[Journal, Sequence[Row]] | str:
     """The run, verified, or why it stays in spite of the policy."""
     try:
         found = families.engine.store.load(head.run_id)
@@ -299,7 +300,7 @@ def _lightened(engine: Engine, ordered: Ordered, plan: Plan, head: Head) -> Prun
     return _about(head, "lightened", freed=light.freed)
 
 
-def _shedding(ordered: Ordered, plan: Plan, found: tuple[Head, list[Row]], light: Lighter) -> Shedding | None:
+def _shedding(ordered: Ordered, plan: Plan, found: tuple[Head, Sequence[Row]], light: Lighter) -> Shedding | None:
     """What is written; None where the run would not replay as before, which is looked at before anything is."""
     head, rows = found
     before = Journal.load(head, rows)
@@ -321,7 +322,7 @@ def _shedding(ordered: Ordered, plan: Plan, found: tuple[Head, list[Row]], light
 
 def _prunings(rows: Sequence[Row]) -> Iterator[rec.RunPruned]:
     """What earlier prunes said, the last first."""
-    for row in reversed(rows):
+    for row in reversed(bare(rows)):
         if row.kind == rec.RunPruned.kind:
             record = from_parts(kind=row.kind, step_id=row.step_id, body=row.body, value=row.value, args=row.args)
             assert isinstance(record, rec.RunPruned)

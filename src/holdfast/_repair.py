@@ -19,6 +19,7 @@ from ._ids import checked_run_id, checked_text
 from ._inspect import checkpoint_of
 from ._journal import Journal
 from ._replay import History
+from .codec.fingerprint import args_match
 from .errors import Damaged, Refusal, StoreDamaged, UnknownRun
 from .store import Head, Repair, Repairable, Row
 
@@ -197,7 +198,7 @@ def _linked(damage: _Damage) -> Iterator[tuple[Row, bool]]:
 
 def _follows(run_id: str, before: Row | None, row: Row) -> bool:
     try:
-        whole = row.args is None or args_digest(row.args) == getattr(record_of(row), "args_sha", "")
+        whole = row.args is None or args_match(row.args, getattr(record_of(row), "args_sha", ""))
         return whole and chain(before.digest if before else GENESIS, run_id, row) == row.digest
     except (ValueError, TypeError, AttributeError):
         return False

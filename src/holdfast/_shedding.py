@@ -49,6 +49,7 @@ class Lighter(NamedTuple):
 
 def lighter(head: Head, rows: Sequence[Row], *, before_us: int) -> Lighter:
     """The same run with fewer details in records from before then."""
+    rows = list(rows)
     needs = _Needs(Journal.load(head, rows), [(row, record_of(row)) for row in rows])
     light = [needs.lighten(row) if row.at_us < before_us else row for row in rows]
     gone = needs.earlier(before_us)

@@ -1,37 +1,85 @@
-"""State objects: their changes are saved with each commit, and replay sets them in place to what they were."""
+"""State objects: their changes are saved with each commit, and replay sets them in place to what they were.
+
+What was saved of a state that grows is held as it is stored, as what is new each time: replay goes through it once, in order.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from pydantic import BaseModel
 
+from ._packing import GROWS_FROM, applied, difference
 from .codec.values import ValueCodec, codec_for
 from .errors import Misuse, NotKept
+
+
+class Saved:
+    """The values that a state had at its commits, each with its seq, in the order in which they were recorded."""
+
+    __slots__ = ("_parts", "last")
+
+    def __init__(self, values: Iterable[tuple[int, bytes]] = ()) -> None:
+        self._parts: list[tuple[int, bytes, bool]] = []
+        self.last: bytes | None = None
+        for seq, value in values:
+            self.add(seq, value)
+
+    def add(self, seq: int, value: bytes) -> None:
+        """One more value."""
+        new = difference(seq, self.last, value) if self.last is not None and len(value) > GROWS_FROM else None
+        self._parts.append((seq, value if new is None else new, new is not None))
+        self.last = value
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        value = b""
+        for seq, part, is_new in self._parts:
+            value = applied(part, value) if is_new else part
+            yield seq, value
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Saved) and self._parts == other._parts
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def at(self, seq: int) -> bytes | None:
+        """The last value that was recorded up to there."""
+        found = None
+        for recorded, value in self:
+            found = value if recorded <= seq else found
+        return found
 
 
 class Tracked:
     """One state object of a run. `recorded` are the values of earlier commits, by seq; the one at `edited` is a person's."""
 
-    __slots__ = ("codec", "edited", "last", "recorded", "target")
+    __slots__ = ("_ahead", "_next", "codec", "edited", "last", "target")
 
-    def __init__(self, target: object, recorded: list[tuple[int, bytes]], edited: int = 0) -> None:
+    def __init__(self, target: object, recorded: Iterable[tuple[int, bytes]], edited: int = 0) -> None:
         if not isinstance(target, dict | list | BaseModel) and not dataclasses.is_dataclass(target):
             raise Misuse(f"hf.state takes a model, dataclass, dict or list, not {type(target).__name__}; nothing was recorded")
         self.target = target
         self.codec: ValueCodec = codec_for(_annotation(target), "the state")
         self.last = self.codec.keep(target)[0]
-        self.recorded = list(reversed(recorded))
+        self._ahead = iter(recorded)
+        self._next = next(self._ahead, None)
         self.edited = edited
 
     def changed(self) -> bytes | None:
         """The encoded value if it differs from the one saved last, which an earlier life may have done behind its last outcome."""
-        if self.recorded:
-            if self.edited and any(seq == self.edited for seq, _ in self.recorded):
-                raise NotKept("the state", "it was edited at a step at which the code has no such state", "Edit it at a later step")
-            self.last = self.recorded[0][1]
-            self.recorded.clear()
+        if self._next is not None:
+            for seq, value in chain((self._next,), self._ahead):
+                if seq == self.edited:
+                    self._next = seq, value
+                    raise NotKept("the state", "it was edited at a step at which the code has no such state", "Edit it at a later step")
+                self.last = value
+            self._next = None
         data, _ = self.codec.keep(self.target)
         if data == self.last:
             return None
@@ -41,8 +89,8 @@ class Tracked:
     def set_to(self, seq: int) -> None:
         """Set the object in place to what it was at the boundary `seq`, if something was recorded until then."""
         data = None
-        while self.recorded and self.recorded[-1][0] <= seq:
-            data = self.recorded.pop()[1]
+        while self._next is not None and self._next[0] <= seq:
+            data, self._next = self._next[1], next(self._ahead, None)
         if data is not None:
             self.last = data
             if self.differs(data):

@@ -299,7 +299,7 @@ def _state_named(journal: Journal, name: str) -> str:
 
 
 def _state_at(journal: Journal, name: str, after: int) -> bytes | None:
-    return next((value for seq, value in reversed(journal.states.get(name, [])) if seq <= after), None)
+    return journal.states[name].at(after) if name in journal.states else None
 
 
 def _state_edit(journal: Journal, name: str, data: bytes, said: Word, *, at: str) -> rec.StateEdited:
@@ -308,7 +308,7 @@ def _state_edit(journal: Journal, name: str, data: bytes, said: Word, *, at: str
     if at == BEGINNING or "." in at.partition(":")[0] or at not in journal.histories:
         where = "at a step of the agent itself, not of a branch, nor before the first"
         raise Refusal(f"a state is edited {where}, and {at!r} is none; nothing was changed")
-    before = _state_at(journal, name, after) or (journal.states[name][0][1] if journal.states.get(name) else None)
+    before = _state_at(journal, name, after) or next((value for _, value in journal.states.get(name, ())), None)
     problem = misshapen(json.loads(before), json.loads(data)) if before is not None else ""
     if problem:
         raise Refusal(f"it is not like state {name} at step {at}: {problem}; nothing was changed")

@@ -204,7 +204,7 @@ class Store(Protocol):
         Any other error means that it is not known whether the batch was written: load the runs again.
         """
 
-    def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
+    def load(self, run_id: str) -> tuple[Head, Sequence[Row]] | None:
         """The head and all rows by seq, seen at one moment; None where there is no such run."""
 
     def head(self, run_id: str) -> Head | None:
@@ -242,7 +242,7 @@ class Store(Protocol):
 class Repairable(Protocol):
     """A store that can move the damaged end of a run aside. It deletes nothing."""
 
-    def found(self, run_id: str) -> tuple[Head | None, list[Row]]:
+    def found(self, run_id: str) -> tuple[Head | None, Sequence[Row]]:
         """All that can be read of a run, by seq, without relying on what may be damaged: an index, its head, the types of its fields."""
 
     def set_aside(self, repair: Repair) -> bool:
@@ -269,7 +269,7 @@ class Live(Protocol):
     def published(self, run_id: str, after: int) -> list[tuple[int, bytes]]:
         """What was published behind the position `after` and is still there, in order, each with its position; 0 is before all of it."""
 
-    def rows_after(self, run_id: str, seq: int) -> tuple[Head, list[Row]] | None:
+    def rows_after(self, run_id: str, seq: int) -> tuple[Head, Sequence[Row]] | None:
         """The head and the rows behind `seq`, seen at one moment; None where there is no such run."""
 
 

@@ -36,7 +36,16 @@ VERSION = 1
 DEPTH_LIMIT = 100
 """How deep the slow walks go."""
 
+CUT, CUT_BYTES = b"...", 400
+"""How arguments end that were cut short, as no JSON does, and how much of them is left."""
+
+LARGE = 4096
+"""From this size on one form of the arguments serves both the fingerprint and people, where it can."""
+
 _AMBIGUOUS_KEY = re.compile(r'"(?:-?[0-9][0-9.e+-]*|true|false|null|NaN|-?Infinity)":')
+_SPECIAL = re.compile(r'"(?:\\u0000|(?:-?[0-9][0-9.e+-]*|true|false|null|NaN|-?Infinity)":)')
+"""The same, or a sign that something has no word in JSON."""
+_FIRST_NAME = re.compile(r'\{"(\w+)":')
 _PLAIN = frozenset({int, bool, type(None)})
 _WORDS = frozenset({"true", "false", "null", "NaN", "Infinity"})
 _EMPTY_MAKERS: tuple[object, ...] = (list, dict, set, tuple, frozenset, str, int, float, bool)
@@ -49,17 +58,32 @@ def fingerprint(arguments: Mapping[str, object]) -> str:
     return f"{VERSION}:{digest}"
 
 
-def identity(arguments: dict[str, object]) -> tuple[str, bytes | None]:
-    """The fingerprint, and the arguments as JSON for people where the canonical form happens to be that: one plain argument, as usual."""
+def identity(arguments: dict[str, object]) -> tuple[str, bytes | None, str]:
+    """The fingerprint, and the arguments as JSON for people where the canonical form happens to be that: one plain argument, as usual.
+
+    Large ones that are readable are such JSON too, and the last is what `args_sha` says of them: they are written and hashed only once.
+    """
     if len(arguments) == 1:
         ((name, value),) = arguments.items()
         if (type(value) in _PLAIN or (type(value) is str and value.isascii())) and name not in _WORDS:
             try:
                 text = _fast(arguments).encode()
             except ValueError:  # a number too large for JSON
-                return fingerprint(arguments), None
-            return f"{VERSION}:{hashlib.sha256(b'j' + text).hexdigest()[:32]}", text
-    return fingerprint(arguments), None
+                return fingerprint(arguments), None, ""
+            return f"{VERSION}:{hashlib.sha256(b'j' + text).hexdigest()[:32]}", text, ""
+    form, canonical, readable = _written(dict(arguments))
+    data, hashed = canonical.encode(), hashlib.sha256(form)
+    hashed.update(data)
+    digest = hashed.hexdigest()
+    large = readable and len(data) > LARGE
+    return f"{VERSION}:{digest[:32]}", data if large else None, f"j{digest}" if large else ""
+
+
+def args_match(args: bytes, args_sha: str) -> bool:
+    """Whether stored arguments are what `args_sha` says: their SHA-256, or `j` and that of a `j` with them behind it."""
+    hashed = hashlib.sha256(b"j" if args_sha[:1] == "j" else b"")
+    hashed.update(args)
+    return hashed.hexdigest() == args_sha.removeprefix("j")
 
 
 def encode_arguments(arguments: Mapping[str, object]) -> bytes:
@@ -75,14 +99,36 @@ def encode_arguments(arguments: Mapping[str, object]) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
+def cut_short(args: bytes) -> bytes:
+    """The beginning of arguments, for `as_called`."""
+    return args[:CUT_BYTES] + CUT
+
+
+def as_called(args: bytes) -> str:
+    """The arguments as in a call, of large ones the beginning; ValueError where they are none."""
+    args = cut_short(args) if len(args) > LARGE else args
+    if args.endswith(CUT):
+        return _FIRST_NAME.sub(r"\1=", args[: -len(CUT)].decode("utf-8", "ignore"), count=1) + CUT.decode()
+    return ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in json.loads(args).items())
+
+
 def _canonical(value: object) -> str:
+    form, text, _ = _written(value)
+    return form.decode() + text
+
+
+def _written(value: object) -> tuple[bytes, str, bool]:
+    """The letter and the text of the canonical form, and whether the text is JSON that says to people what it says to us."""
     try:
         text = _fast(value)
-        return f"j{text}" if _AMBIGUOUS_KEY.search(text) is None else f"x{_exact_text(value)}"
+        special = _SPECIAL.search(text)
+        if special is None or _AMBIGUOUS_KEY.search(text, special.start()) is None:
+            return b"j", text, special is None
     except (TypeError, ValueError):
-        return f"x{_exact_text(value)}"
+        pass
     except RecursionError as error:
         raise _endless() from error
+    return b"x", _exact_text(value), False
 
 
 def _exact_text(value: object) -> str:

@@ -20,6 +20,7 @@ from holdfast import _drive
 from holdfast import _records as rec
 from holdfast._calls import Call
 from holdfast._commands import Invoke
+from holdfast._packed import below
 from holdfast._replay import QUESTION
 from holdfast._run import A_TIME, Run
 from holdfast.errors import NotKept, Stopped, StoreFailed
@@ -224,11 +225,11 @@ class _Witness:
     """Sees the bodies of runs that a rig plays, and of no others."""
 
     def body(self, command: Invoke) -> Callable[..., Any]:
-        life = command.body.run.committer.store
+        life = below(command.body.run.committer.store)
         return _watched(life, command) if isinstance(life, Life) else command.fn
 
     def pause_s(self, run: Run, seconds: float) -> float:
-        if not isinstance(run.committer.store, Life):
+        if not isinstance(below(run.committer.store), Life):
             return seconds
         run.clock.sleep(seconds)
         return 0.0

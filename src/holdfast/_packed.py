@@ -1,0 +1,256 @@
+"""A store that is given plain rows and keeps packed ones, in any other store: large values as blobs, growing ones as differences.
+
+Everything above sees plain rows, so digests and repairs know nothing of it; everything below sees small ones. What later values are like is
+remembered for each run (`Trail`), with the place in the run at which it is true. An append that names that very place, and is accepted,
+proves that nobody has changed the run since; otherwise the next value is written as a whole. A shedding packs the run anew, so nothing is
+like a record that has gone. A repair keeps the beginning of a run, and a record is only like an earlier one.
+
+A blob is durable before the append that refers to it, and the append says so: a store that does not have it any more refuses, and
+it is kept again. Where a value cannot be put together, its row is given as it stands: the chain finds that it is not what was written.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, cast
+
+from ._clock import Clock
+from ._failpoints import reach
+from ._packing import Key, Known, Packer, Rows, Unpacker, escaped, is_packed, is_worth_it, needed_from, verified_blob
+from .errors import StoreBusy, StoreDamaged
+from .store import Append, Head, Live, Prunable, Repair, Repairable, Row, Shedding, Shelf, Stale, Store
+
+KEPT_BYTES = 64 * 1024 * 1024
+"""Bytes of values that later ones may be like, of all runs together; what is forgotten beyond that is next written as a whole."""
+TRIES = 3
+"""How often a blob that was swept between its keeping and its append is kept again."""
+
+Loaded = tuple[Head, Sequence[Row]]
+
+
+class Trail(NamedTuple):
+    """What values of a run may be like as long as it stands at this place."""
+
+    epoch: int
+    seq: int
+    digest: bytes
+    known: Mapping[Key, Known]
+
+    def size(self) -> int:
+        return sum(len(each.plain) for each in self.known.values())
+
+
+class Trails:
+    """The trails of the runs that were written or read last."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.runs: OrderedDict[str, Trail] = OrderedDict()
+        self._bytes = 0
+
+    def forget(self, run_id: str) -> None:
+        with self._lock:
+            self._drop(run_id)
+
+    def remember(self, head: Head, known: Mapping[Key, Known]) -> None:
+        """Whoever reads must not set back who writes."""
+        trail = Trail(head.epoch, head.seq, head.digest, known)
+        with self._lock:
+            found = self.runs.get(head.run_id)
+            if found is not None and (found.epoch, found.seq) > (trail.epoch, trail.seq):
+                return
+            self._drop(head.run_id)
+            self.runs[head.run_id] = trail
+            self._bytes += trail.size()
+            while self._bytes > KEPT_BYTES:
+                self._drop(next(iter(self.runs)))
+
+    def _drop(self, run_id: str) -> None:
+        trail = self.runs.pop(run_id, None)
+        self._bytes -= trail.size() if trail is not None else 0
+
+
+class PackedStore:
+    """Plain rows over a store that keeps packed ones; every other method of that store is passed on to it (`packed`)."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.inner, self.url, self.inline = store, store.url, store.inline
+        self._able: Any = store
+        self._clock, self._trails = clock, Trails()
+        self._shelf = store if isinstance(store, Shelf) else None
+
+    def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
+        runs = self._trails.runs
+        for one in batch:
+            if one.run_id in runs:
+                return self._append(batch, wait=wait)
+            for row in one.rows:
+                if is_worth_it(row):
+                    return self._append(batch, wait=wait)
+        return self.inner.append(batch, wait=wait)
+
+    def _append(self, batch: Sequence[Append], *, wait: bool, tries: int = TRIES) -> list[Stale | None]:
+        packers = [self._packer(one) for one in batch]
+        packed = [_packed(one, packer) for one, packer in zip(batch, packers, strict=True)]
+        try:
+            answers = self.inner.append(packed, wait=wait)
+        except StoreBusy:
+            raise
+        except BaseException:
+            for one in batch:
+                self._trails.forget(one.run_id)
+            raise
+        for index, (one, packer, stale) in enumerate(zip(batch, packers, list(answers), strict=True)):
+            if stale is None and one.head.owner is not None and packer.known:
+                self._trails.remember(one.head, packer.known)
+            else:
+                self._trails.forget(one.run_id)
+            if stale is not None and set(stale.missing) & set(packer.blobs) and tries:
+                (answers[index],) = self._append([one], wait=wait, tries=tries - 1)
+        return answers
+
+    def _packer(self, one: Append) -> Packer:
+        trail = self._trails.runs.get(one.run_id)
+        fits = trail is not None and (trail.epoch, trail.seq) == (one.epoch, one.seq)
+        return self._anew(trail.known if trail is not None and fits else {})
+
+    def _anew(self, known: Mapping[Key, Known]) -> Packer:
+        return Packer(known, None if self._shelf is None else partial(self._keep, self._shelf))
+
+    def _keep(self, shelf: Shelf, data: bytes) -> str:
+        reach("pack.before_blob")
+        digest = shelf.keep_blob((data,), at_us=self._clock.now_us())
+        reach("pack.after_blob")
+        return digest
+
+    def load(self, run_id: str) -> Loaded | None:
+        found = self.inner.load(run_id)
+        return found and self._loaded(*found)
+
+    def _loaded(self, head: Head, rows: Sequence[Row]) -> Loaded:
+        if not any(map(is_packed, rows)):
+            return head, rows
+        return head, Rows(rows, partial(Unpacker, rows, self._fetch), partial(self._trails.remember, head))
+
+    def _fetch(self, digest: str) -> bytes:
+        file = None if self._shelf is None else self._shelf.open_blob(digest)
+        if file is None:
+            raise ValueError(f"the blob {digest[:12]} is not there")
+        try:
+            with file:
+                return verified_blob(digest, file.read())
+        except OSError as error:
+            raise ValueError(f"the blob {digest[:12]} cannot be read ({error.strerror})") from error
+
+
+    def _rows_after(self, run_id: str, seq: int) -> Loaded | None:
+        found: Loaded | None = self._able.rows_after(run_id, seq)
+        if found is None or not any(map(is_packed, found[1])):
+            return found
+        if not needed_from(found[1], seq):
+            return self._loaded(*found)
+        return self._from_the_trail(run_id, seq) or self._from_all(run_id, seq)
+
+    def _from_the_trail(self, run_id: str, seq: int) -> Loaded | None:
+        """The same with what is known of earlier records, if the run still holds what it did then."""
+        trail = self._trails.runs.get(run_id)
+        found = None if trail is None or trail.seq > seq else self._able.rows_after(run_id, trail.seq - 1)
+        if trail is None or not found or not found[1] or (found[1][0].seq, found[1][0].digest) != (trail.seq, trail.digest):
+            return None
+        head, rows = found
+        unpacker = Unpacker(rows, self._fetch, trail.known)
+        plain = [row for row in map(unpacker.plain, rows[1:]) if row.seq > seq]
+        self._trails.remember(head, unpacker.known)
+        return head, plain
+
+    def _from_all(self, run_id: str, seq: int) -> Loaded | None:
+        found = self.load(run_id)
+        return found and (found[0], [row for row in found[1] if _number(row.seq) > seq])
+
+    def _found(self, run_id: str) -> tuple[Head | None, Sequence[Row]]:
+        head, rows = self._able.found(run_id)
+        if not any(map(is_packed, rows)):
+            return head, rows
+        return head, Rows(rows, partial(Unpacker, rows, self._fetch), lambda _: None)
+
+    def _set_aside(self, repair: Repair) -> bool:
+        """The good rows as they are stored: what they are like is before them, and stays. What follows them is not packed."""
+        self._trails.forget(repair.run_id)
+        _, raw = self._able.found(repair.run_id)
+        unpacker, good, kept = Unpacker(raw, self._fetch), iter(repair.good), list[Row]()
+        wanted = next(good, None)
+        for row in raw:
+            if wanted is not None and unpacker.plain(row) == wanted:
+                kept.append(row)
+                wanted = next(good, None)
+        answer: bool = wanted is None and self._able.set_aside(repair._replace(good=kept, rows=[escaped(row) for row in repair.rows]))
+        return answer
+
+    def _shed(self, shedding: Shedding) -> bool:
+        """Pack the run anew as it will be, and write those rows that are stored in another way."""
+        run_id, (first, last) = shedding.found.run_id, shedding.drops
+        found = self.inner.load(run_id)
+        if found is None or found[0] != shedding.found:
+            return False
+        self._trails.forget(run_id)
+        new = {row.seq: row for row in shedding.rows}
+        unpacker, packer, changed = Unpacker(found[1], self._fetch), self._anew({}), list[Row]()
+        for raw in found[1]:
+            plain = self._certain(unpacker, raw)
+            packed = raw if first <= raw.seq <= last else packer.pack(new.get(raw.seq, plain))
+            if packed != raw:
+                changed.append(packed)
+        answer: bool = self._able.shed(shedding._replace(rows=changed, append=_packed(shedding.append, packer)))
+        return answer
+
+    def _certain(self, unpacker: Unpacker, row: Row) -> Row:
+        try:
+            return unpacker.certain(row)
+        except (ValueError, TypeError) as error:
+            raise StoreDamaged(self.url, f"record {row.seq} cannot be put together, so nothing was changed: {error}") from error
+
+
+OWN_WAY = ("rows_after", "found", "set_aside", "shed")
+"""What only some stores can do, and is done in another way over packed rows."""
+ABILITIES = (Repairable, Live, Prunable, Shelf)
+
+
+def packed(store: Store, clock: Clock) -> Store:
+    """The store as the engine uses it; it can do what the one below can, no less and no more."""
+    if isinstance(store, PackedStore):
+        return store
+    names = {*dir(store), *(name for each in (Store, *ABILITIES) for name in vars(each))}
+    able = (name for name in names if not name.startswith("_") and callable(getattr(store, name, None)))
+    return cast("Store", _kind(frozenset(able).difference(vars(PackedStore)))(store, clock))
+
+
+def below(store: Store) -> Store:
+    """The store that keeps what this one is given."""
+    return store.inner if isinstance(store, PackedStore) else store
+
+
+@lru_cache
+def _kind(names: frozenset[str]) -> Callable[[Store, Clock], PackedStore]:
+    """A packed store that has these methods besides, as those who look for an ability ask the class."""
+    methods = {name: getattr(PackedStore, f"_{name}") if name in OWN_WAY else _passed_on(name) for name in names}
+    return type("PackedStore", (PackedStore,), methods)
+
+
+def _passed_on(name: str) -> Callable[..., Any]:
+    def method(self: PackedStore, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self.inner, name)(*args, **kwargs)
+
+    return method
+
+
+def _number(seq: object) -> int:
+    """A seq, or 0 where damage made something else of it."""
+    return seq if isinstance(seq, int) else 0
+
+
+def _packed(one: Append, packer: Packer) -> Append:
+    rows = [packer.pack(row) for row in one.rows]
+    return one._replace(rows=rows, refs=tuple(dict.fromkeys((*one.refs, *packer.blobs))))
