@@ -45,7 +45,7 @@ class Proxy:
         self.requests: list[Request] = []
         self.release = threading.Event()
         self.held = threading.Semaphore(0)
-        self._listener = ThreadingHTTPServer((HOST, 0), _handler(self))
+        self._listener = ThreadingHTTPServer((HOST, 0), type("Handler", (Handler,), {"proxy": self}))
         self._listener.daemon_threads = True
         threading.Thread(target=self._listener.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 
@@ -64,71 +64,71 @@ class Proxy:
         self._listener.server_close()
 
 
-def _handler(proxy: Proxy) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        disable_nagle_algorithm = True
+class Handler(BaseHTTPRequestHandler):
+    """One connection of a client."""
 
-        def _pass(self) -> None:
-            request = Request(self.command, self.path, {name.lower(): value for name, value in self.headers.items()})
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            proxy.seen[request.method] += 1
-            proxy.requests.append(request)
-            fault = proxy.fault(request)
-            if fault is not None:
-                proxy.faults.append(fault)
-            if fault == "late":
-                proxy.held.release()
-                proxy.release.wait(60)
-            if fault == "before":
-                self._cut()
-            elif fault is not None and fault.isdecimal():
-                self._reply(int(fault), {}, SLOW_DOWN)
-            else:
-                self._finish(fault, self._ask(body))
+    proxy: Proxy
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
-        def _finish(self, fault: Fault | None, answer: tuple[int, dict[str, str], bytes]) -> None:
-            if fault is not None and fault.endswith(" after"):
-                self._reply(int(fault.partition(" ")[0]), {}, SLOW_DOWN)
-            elif fault == "half":
-                self.wfile.write(b"HTTP/1.1 200 O")
-                self._cut()
-            elif fault == "after":
-                self._cut()
-            else:
-                self._reply(*answer)
+    def _pass(self) -> None:
+        request = Request(self.command, self.path, {name.lower(): value for name, value in self.headers.items()})
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.proxy.seen[request.method] += 1
+        self.proxy.requests.append(request)
+        fault = self.proxy.fault(request)
+        if fault is not None:
+            self.proxy.faults.append(fault)
+        if fault == "late":
+            self.proxy.held.release()
+            self.proxy.release.wait(60)
+        if fault == "before":
+            self._cut()
+        elif fault is not None and fault.isdecimal():
+            self._reply(int(fault), {}, SLOW_DOWN)
+        else:
+            self._finish(fault, self._ask(body))
 
-        def _ask(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
-            with contextlib.closing(http.client.HTTPConnection(*proxy.server_address, timeout=60)) as server:
-                server.connect()
-                server.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                server.request(self.command, self.path, body, {name: self.headers[name] for name in self.headers})
-                reply = server.getresponse()
-                data = reply.read()
-                return reply.status, dict(reply.getheaders()), data
+    def _finish(self, fault: Fault | None, answer: tuple[int, dict[str, str], bytes]) -> None:
+        if fault is not None and fault.endswith(" after"):
+            self._reply(int(fault.partition(" ")[0]), {}, SLOW_DOWN)
+        elif fault == "half":
+            self.wfile.write(b"HTTP/1.1 200 O")
+            self._cut()
+        elif fault == "after":
+            self._cut()
+        else:
+            self._reply(*answer)
 
-        def _reply(self, status: int, headers: dict[str, str], body: bytes) -> None:
-            with contextlib.suppress(OSError):
-                self.send_response_only(status)
-                for name, value in headers.items():
-                    if name.lower() not in ("connection", "transfer-encoding", "content-length"):
-                        self.send_header(name, value)
-                length = next((value for name, value in headers.items() if name.lower() == "content-length"), str(len(body)))
-                self.send_header("Content-Length", length if self.command == "HEAD" else str(len(body)))
-                self.end_headers()
-                self.wfile.write(b"" if self.command == "HEAD" else body)
+    def _ask(self, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        with contextlib.closing(http.client.HTTPConnection(*self.proxy.server_address, timeout=60)) as server:
+            server.connect()
+            server.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            server.request(self.command, self.path, body, {name: self.headers[name] for name in self.headers})
+            reply = server.getresponse()
+            data = reply.read()
+            return reply.status, dict(reply.getheaders()), data
 
-        def _cut(self) -> None:
-            self.close_connection = True
-            with contextlib.suppress(OSError):
-                self.connection.shutdown(socket.SHUT_RDWR)
+    def _reply(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        with contextlib.suppress(OSError):
+            self.send_response_only(status)
+            for name, value in headers.items():
+                if name.lower() not in ("connection", "transfer-encoding", "content-length"):
+                    self.send_header(name, value)
+            length = next((value for name, value in headers.items() if name.lower() == "content-length"), str(len(body)))
+            self.send_header("Content-Length", length if self.command == "HEAD" else str(len(body)))
+            self.end_headers()
+            self.wfile.write(b"" if self.command == "HEAD" else body)
 
-        do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass  # noqa: N815 (named by http.server)
+    def _cut(self) -> None:
+        self.close_connection = True
+        with contextlib.suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (named by http.server)
-            """Nothing."""
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _pass  # noqa: N815 (named by http.server)
 
-    return Handler
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (named by http.server)
+        """Nothing."""
 
 
 @contextlib.contextmanager
