@@ -23,6 +23,8 @@ from typing import Any
 
 HOST = "127.0.0.1"
 BUCKET = "bucket"
+MOST_LISTED = 40
+"""Names in one page of a list; Amazon's 1,000 would take long to fill."""
 ENV = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "a-secret-of-tests", "AWS_REGION": "us-east-1"}
 """What a process must have in its environment to be let in."""
 
@@ -66,7 +68,8 @@ class Server:
 
     def __init__(self, *words: str) -> None:
         command = [sys.executable, __file__, *words]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+        env = os.environ | {"MOTO_S3_DEFAULT_MAX_KEYS": str(MOST_LISTED)}
+        self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
         urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{BUCKET}", method="PUT"), timeout=30).close()

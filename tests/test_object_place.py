@@ -16,7 +16,7 @@ from holdfast.stores import _object_address, _object_place
 from holdfast.stores._object_address import address_of
 from holdfast.stores._object_place import ObjectPlace
 from object_proxy import Proxy, Request, proxy
-from object_server import BUCKET
+from object_server import BUCKET, MOST_LISTED
 
 RACERS = 8
 FAULTS = ("before", "after", "half", "503", "500", "429", "500 after", "409")
@@ -92,35 +92,33 @@ def test_without_reading_back_a_lost_reply_looks_like_a_refusal(
 
 def test_an_overwriting_put_would_let_everybody_in(place: ObjectPlace, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the fence."""
-    put = obstore.put
-    monkeypatch.setattr(obstore, "put", lambda *args, mode="overwrite": put(*args))
+    monkeypatch.setattr(obstore, "put", lambda *args, mode, put=obstore.put: put(*args))
     assert place.create("a", b"first")
     assert place.create("a", b"second")
     assert place.read("a") == b"second"
 
 
 def test_names_beyond_one_page_are_whole_and_in_order(place: ObjectPlace) -> None:
-    names = [f"{number:06}" for number in range(1050)]
+    names = [f"{number:06}" for number in range(3 * MOST_LISTED + 5)]
     place.side_by_side(lambda name: place.create(f"many/{name}", b"x"), names[::-1])
     place.create("many2", b"x")
     place.create("other/1", b"x")
-    first = place.names("many/")
-    assert first == names[:1000]
-    assert place.names("many/", after=first[-1]) == names[1000:]
-    assert place.names("many/", after="000041", limit=3) == names[42:45]
-    assert place.names("many/", limit=5000) == names
+    assert place.names("many/") == names
+    assert place.names("many/", after="000041") == names[42:]
     assert place.names("") == ["many/", "many2", "other/"]
     assert place.names("none/") == []
+    assert place.room() == len(names) + 2
 
 
 def test_a_page_that_fails_is_asked_for_again_alone(through: ObjectPlace, between: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_object_place, "PAGE", 4)
-    names = [f"{number:02}" for number in range(10)]
+    monkeypatch.setattr(_object_place, "PAGE", MOST_LISTED)
+    names = [f"{number:02}" for number in range(2 * MOST_LISTED + 5)]
     through.side_by_side(lambda name: through.create(f"many/{name}", b"x"), names)
-    between.next("503", when=lambda request: "start-after" in request.path)
-    between.seen.clear()
-    assert through.names("many/", limit=100) == names
-    assert between.seen["GET"] == 4
+    listings = iter((None, "503"))
+    between.fault = lambda _: next(listings, None)
+    between.requests.clear()
+    assert through.names("many/") == names
+    assert ["start-after" in request.path for request in between.requests] == [False, False, True, True]
 
 
 @pytest.mark.parametrize("name", ["^a%c3%bc~x.json", "a b", "=+,;()'", "a~" + "0" * 110])
@@ -139,6 +137,14 @@ def test_the_names_of_a_vacated_folder_stay_taken_and_are_not_seen(place: Object
     assert not place.has("runs/a/old/2")
     assert not place.create("runs/a/old/1", b"late")
     assert place.fetch(["runs/a/old/1", "runs/a/new/1"]) == [None, b"x"]
+
+
+def test_what_is_purged_leaves_nothing(place: ObjectPlace) -> None:
+    place.create("runs/a/1", b"x")
+    place.vacate("runs/a/")
+    place.purge("runs/a/")
+    assert place.names("runs/") == []
+    assert place.create("runs/a/1", b"another life")
 
 
 def test_what_is_replaced_and_removed_is(place: ObjectPlace) -> None:

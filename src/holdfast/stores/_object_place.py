@@ -14,9 +14,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from itertools import chain, repeat
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
@@ -25,8 +24,10 @@ from holdfast._clock import SystemClock
 from holdfast._ids import jitter
 from holdfast.errors import StoreFailed
 from holdfast.stores._object_address import Address, Client
-from holdfast.stores._object_errors import CONFLICT, from_objects, said_by
-from holdfast.stores._place import PAGE
+from holdfast.stores._object_errors import CONFLICT, NO_BUCKET, from_objects, said_by
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
 
 T = TypeVar("T")
 
@@ -37,6 +38,10 @@ PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 AT_ONCE = 16
 """How many requests one call has under way."""
 LARGE_BYTES = 1 << 20
+PAGE = 1000
+"""Names that are listed at once at the most."""
+FENCED = "runs/"
+"""Below this a name that was given once must stay taken when what it named is gone."""
 FORKED = (
     "the store was opened before os.fork and belongs to the parent process; nothing was done. "
     "Its client does not survive a fork: start the process anew instead (multiprocessing: spawn)"
@@ -94,20 +99,17 @@ class ObjectPlace:
     def fetch(self, names: Sequence[str]) -> list[bytes | None]:
         return self.side_by_side(self.read, names)
 
-    def names(self, folder: str, *, after: str = "", limit: int = PAGE) -> list[str]:
-        found: list[str] = []
-        for name in self._listed(folder, after):
+    def names(self, folder: str, *, after: str = "") -> list[str]:
+        found = []
+        for name, size in self._listed(folder, after):
             if "/" in name:
-                return self._with_folders(folder, after, limit)
-            found.append(name)
-            if len(found) >= limit:
-                break
+                return self._with_folders(folder, after)
+            if size:
+                found.append(name)
         return found
 
     def replace(self, name: str, data: bytes) -> None:
         self._tried(lambda: (obstore.put(self._for(data), name, data, use_multipart=False),), "Whether it was written is not known")
-
-    overwrite = replace
 
     def remove(self, name: str) -> None:
         self._tried(lambda: self._deleted(name), "Whether it was removed is not known")
@@ -116,7 +118,16 @@ class ObjectPlace:
         """Nothing: what a server has removed is removed."""
 
     def vacate(self, folder: str) -> None:
-        self.side_by_side(lambda name: self.replace(f"{folder}{name}", b""), list(self._listed(folder, "")))
+        names = [f"{folder}{name}" for name, size in self._listed(folder, "") if size]
+        drop = self._emptied if folder.startswith(FENCED) else self.remove
+        self.side_by_side(drop, names[:-1])
+        self.side_by_side(drop, names[-1:])
+
+    def purge(self, folder: str) -> None:
+        self.side_by_side(self.remove, [f"{folder}{name}" for name, _ in self._listed(folder, "")])
+
+    def room(self) -> int:
+        return sum(size for _, size in self._listed("", ""))
 
     def side_by_side(self, work: Callable[[str], T], names: Sequence[str]) -> list[T]:
         """Do the same for each name, some of them at a time; the first error is raised when all have come to an end."""
@@ -135,7 +146,7 @@ class ObjectPlace:
         try:
             return bytes(obstore.get(self._small, name).bytes())
         except FileNotFoundError as error:
-            if said_by(error).code == "NoSuchBucket":
+            if said_by(error).code in NO_BUCKET:
                 raise from_objects(error, self._address, READ_ONLY) from None
             return None
 
@@ -150,27 +161,20 @@ class ObjectPlace:
             obstore.delete(self._small, name)
         return True
 
-    def _listed(self, folder: str, after: str) -> Iterator[str]:
-        """All names below the folder, in order, page by page; one that fails is asked for again, not those before it."""
-        last = after
-        while True:
-            names = self._tried(partial(self._page, folder, last), READ_ONLY)
-            yield from (name for name, size in names if size)
-            if len(names) < PAGE:
-                return
-            last = names[-1][0]
+    def _emptied(self, name: str) -> None:
+        self.replace(name, b"")
 
-    def _page(self, folder: str, behind: str) -> list[tuple[str, int]]:
-        offset = f"{folder}{behind}" if behind else None
-        stream = obstore.list(self._small, folder.rstrip("/") or None, offset=offset, chunk_size=PAGE)
-        found = next(iter(stream), ())
-        return [(one["path"][len(folder):], one["size"]) for one in found]
+    def _listed(self, folder: str, after: str) -> Iterator[tuple[str, int]]:
+        """All names below the folder and their sizes, in order, page by page; one that fails is asked for again, not those before it."""
+        listing = _Listing(self._small, folder, after)
+        while page := self._tried(listing.page, READ_ONLY):
+            yield from page
 
-    def _with_folders(self, folder: str, after: str, limit: int) -> list[str]:
+    def _with_folders(self, folder: str, after: str) -> list[str]:
         found = self._tried(lambda: obstore.list_with_delimiter(self._small, folder.rstrip("/") or None), READ_ONLY)
-        folders = [f"{path[len(folder):]}/" for path in found["common_prefixes"]]
-        files = [one["path"][len(folder):] for one in found["objects"] if one["size"]]
-        return sorted(name for name in (*folders, *files) if name > after)[:limit]
+        folders = [f"{path[len(folder) :]}/" for path in found["common_prefixes"]]
+        files = [one["path"][len(folder) :] for one in found["objects"] if one["size"]]
+        return sorted(name for name in (*folders, *files) if name > after)
 
     def _for(self, data: bytes) -> Client:
         return self._large if len(data) > LARGE_BYTES else self._small
@@ -201,6 +205,30 @@ class ObjectPlace:
 
     def _is_forked(self) -> bool:
         return os.getpid() != self._pid
+
+
+class _Listing:
+    """The names below a folder; where a page fails, it goes on behind the last that was seen, also with a server that begins anew."""
+
+    def __init__(self, client: Client, folder: str, after: str) -> None:
+        self._client, self._folder, self._last = client, folder, after
+        self._stream: Iterator[Sequence[ObjectMeta]] | None = None
+
+    def page(self) -> list[tuple[str, int]]:
+        """The next names and their sizes; none at the end."""
+        self._stream = self._stream or self._opened()
+        stream, self._stream = self._stream, None
+        for found in stream:
+            names = [(one["path"][len(self._folder) :], one["size"]) for one in found]
+            new = [(name, size) for name, size in names if name > self._last]
+            if new:
+                self._last, self._stream = new[-1][0], stream
+                return new
+        return []
+
+    def _opened(self) -> Iterator[Sequence[ObjectMeta]]:
+        offset = f"{self._folder}{self._last}" if self._last else None
+        return iter(obstore.list(self._client, self._folder.rstrip("/") or None, offset=offset, chunk_size=PAGE))
 
 
 def _pauses() -> Iterator[float]:
