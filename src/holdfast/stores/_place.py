@@ -1,6 +1,6 @@
 """A place for named bytes that are created once: what the store of readable files and the one of objects stand on.
 
-All logic (`journal_store.py`) is written once over this seam; a folder and a bucket differ only in what is here.
+All logic (`_journal_store.py`) is written once over this seam; a folder and a bucket differ only in what is here.
 
 Layout, names relative to the place, `ID` a run id made safe (`_safe_names.py`):
 
@@ -16,14 +16,15 @@ Layout, names relative to the place, `ID` a run id made safe (`_safe_names.py`):
     owners/OWNER.json                      an owner and its beat
 
 The fence. A commit that believes in seq 46 is `create("runs/ID/sealed-.../000000000047.json")`: whoever comes second finds the name
-taken. A claim (a raised epoch) is such a commit. Inside a generation no name ever goes, so "47 is not there" and "the commit that ends at
-46 has epoch 3" together say where the run stands. The name has the seq alone, because two writers who differ in the step's name must collide.
+taken. A claim (a raised epoch) is such a commit. Inside a generation no name ever goes, so "47 is not there" and "the commit that
+ends at 46 has epoch 3" together say where the run stands. The name has the seq alone: two writers who differ in the step must collide.
 
-Turns. What cannot be said by adding a commit (rows rewritten or dropped by a prune, rows moved aside by a repair, the run removed) is one
-more commit at the same fence, a *turn*: it carries all rows and the head, and the name of the next generation, in which the run goes on; the
-turn of a removal carries the tombstone. Whoever finds a turn finishes what its writer may not have: puts the same bytes into the next generation as
-`base.json`, and vacates the old one. Folders of generations are made before they are named anywhere and their names are never used
-again, so a zombie of an old generation, or of an earlier life of the same run id, finds its place vacated and is refused.
+Turns. What cannot be said by adding a commit (rows rewritten or dropped by a prune, rows moved aside by a repair, the run removed) is
+one more commit at the same fence, a *turn*: it carries all rows and the head, and the name of the next generation, in which the run
+goes on; the turn of a removal carries the tombstone. Whoever finds a turn finishes what its writer may not have: puts the same bytes
+into the next generation as its number 0, and vacates the old one. Folders of generations are made before they are named anywhere and
+their names are never used again, so a zombie of an old generation, or of an earlier life of the same run id, finds its place vacated
+and is refused.
 
 A create whose answer was lost is read back: our own bytes mean that it went in (each commit carries a token that no other has).
 
@@ -32,10 +33,8 @@ Every method may be called from any thread, and raises errors of `holdfast.error
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
-
-PAGE = 1000
-"""Names that are listed at once at the most."""
 
 
 class Place(Protocol):
@@ -55,14 +54,20 @@ class Place(Protocol):
     def read(self, name: str) -> bytes | None:
         """The bytes, or None where there is no such name."""
 
-    def names(self, folder: str, *, after: str = "", limit: int = PAGE) -> list[str]:
-        """The names in `folder` behind `after`, in order, up to so many; folders in it end in `/`. None where there is no such folder."""
+    def has(self, name: str) -> bool:
+        """Whether the name is there, without reading it."""
+
+    def fetch(self, names: Sequence[str]) -> list[bytes | None]:
+        """What `read` gives of each; a place that is far away asks for several at once."""
+
+    def names(self, folder: str, *, after: str = "") -> list[str]:
+        """The names in `folder` behind `after`, in order, however many pages that takes; folders in it end in `/`.
+
+        A name that was created, or removed, while this went on may be among them or not. None where there is no such folder.
+        """
 
     def replace(self, name: str, data: bytes) -> None:
         """Put the bytes there, whatever was there before, whole but not flushed: for what can be made again."""
-
-    def overwrite(self, name: str, data: bytes) -> None:
-        """The same, flushed. Only for what one process alone writes: its own beat."""
 
     def remove(self, name: str) -> None:
         """Take a name away, if it is there; not flushed: it may come back after a power loss."""
@@ -71,7 +76,10 @@ class Place(Protocol):
         """From here on what was removed in `folder` stays away."""
 
     def vacate(self, folder: str) -> None:
-        """Everything in `folder` goes, and from the beginning of this on no create in it succeeds, by anybody, ever."""
+        """Everything in `folder` goes, in the order of the names, and from the beginning of this on no create in it succeeds, by anybody."""
+
+    def room(self) -> int:
+        """How many bytes all of it takes."""
 
     def close(self) -> None:
         """Let go of everything. Closing twice is harmless."""
