@@ -172,7 +172,7 @@ class Runs:
             names = self.place.names(generation)
             last = self.place.read(generation + names[-1]) if names else None
             if last is not None:
-                self._finished(key, _piece(generation + names[-1], last))
+                self._finished(key, piece_of(generation + names[-1], last))
 
     def _finished(self, key: str, piece: Piece) -> bool:
         """Whether the commit is a turn out of its generation; then that is finished."""
@@ -206,7 +206,7 @@ class Runs:
             data = self.place.read(name)
             if data is None:
                 return None
-            piece = _piece(name, data)
+            piece = piece_of(name, data)
             if self._finished(key, piece):
                 return None
             if piece.commit is not None:
@@ -232,7 +232,7 @@ class Runs:
         for _ in range(MOST_TRIES):
             names = self.living(key)
             names = names[max((number for number, name in enumerate(names) if first_seq(name) <= seq + 1), default=0) :] if seq else names
-            found = [_piece(name, data) for name, data in zip(names, self.place.fetch(names), strict=True) if data is not None]
+            found = [piece_of(name, data) for name, data in zip(names, self.place.fetch(names), strict=True) if data is not None]
             if len(found) == len(names) and not (found and self._finished(key, found[-1])):
                 return list(self._filled(found))
         raise self._unsteady(key)
@@ -246,7 +246,7 @@ class Runs:
                 data = self.place.read(name)
                 if data is None:
                     break
-                between = _piece(name, data)
+                between = piece_of(name, data)
                 yield between
                 expected = between.commit.head.seq + 1 if between.commit else 0
             yield piece
@@ -407,7 +407,8 @@ class Runs:
         reach("turn.after")
 
 
-def _piece(name: str, data: bytes) -> Piece:
+def piece_of(name: str, data: bytes) -> Piece:
+    """A commit as it was found."""
     try:
         return Piece(name, data, opened(data))
     except Unreadable as error:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain, repeat
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import obstore
@@ -101,12 +102,16 @@ class ObjectPlace:
 
     def names(self, folder: str, *, after: str = "") -> list[str]:
         found = []
-        for name, size in self._listed(folder, after):
+        for name, size in self.sizes(folder, after):
             if "/" in name:
                 return self._with_folders(folder, after)
             if size:
                 found.append(name)
         return found
+
+    def below(self, folder: str) -> Iterator[str]:
+        """All names below the folder, in the folders in it too, in order."""
+        return (name for name, size in self.sizes(folder) if size)
 
     def replace(self, name: str, data: bytes) -> None:
         self._tried(lambda: (obstore.put(self._for(data), name, data, use_multipart=False),), "Whether it was written is not known")
@@ -117,17 +122,27 @@ class ObjectPlace:
     def settle(self, folder: str) -> None:
         """Nothing: what a server has removed is removed."""
 
+    def upload(self, name: str, file: Path) -> None:
+        """Put what the file holds there, in pieces where it is large; the name must be one that nobody else has."""
+        self._tried(lambda: (obstore.put(self._large, name, file, max_concurrency=2),), "Whether it was written is not known")
+
+    def piece(self, name: str, start: int, end: int) -> bytes:
+        """The bytes from `start` to before `end`."""
+        if start >= end:
+            return b""
+        return self._tried(lambda: (bytes(obstore.get_range(self._small, name, start=start, end=end)),), READ_ONLY)[0]
+
     def vacate(self, folder: str) -> None:
-        names = [f"{folder}{name}" for name, size in self._listed(folder, "") if size]
+        names = [f"{folder}{name}" for name, size in self.sizes(folder) if size]
         drop = self._emptied if folder.startswith(FENCED) else self.remove
         self.side_by_side(drop, names[:-1])
         self.side_by_side(drop, names[-1:])
 
     def purge(self, folder: str) -> None:
-        self.side_by_side(self.remove, [f"{folder}{name}" for name, _ in self._listed(folder, "")])
+        self.side_by_side(self.remove, [f"{folder}{name}" for name, _ in self.sizes(folder)])
 
     def room(self) -> int:
-        return sum(size for _, size in self._listed("", ""))
+        return sum(size for _, size in self.sizes(""))
 
     def side_by_side(self, work: Callable[[str], T], names: Sequence[str]) -> list[T]:
         """Do the same for each name, some of them at a time; the first error is raised when all have come to an end."""
@@ -164,8 +179,8 @@ class ObjectPlace:
     def _emptied(self, name: str) -> None:
         self.replace(name, b"")
 
-    def _listed(self, folder: str, after: str) -> Iterator[tuple[str, int]]:
-        """All names below the folder and their sizes, in order, page by page; one that fails is asked for again, not those before it."""
+    def sizes(self, folder: str, after: str = "") -> Iterator[tuple[str, int]]:
+        """All names below the folder and their sizes, those that were vacated too, in order, page by page; one that fails is asked for again, not those before it."""
         listing = _Listing(self._small, folder, after)
         while page := self._tried(listing.page, READ_ONLY):
             yield from page
