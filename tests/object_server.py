@@ -47,7 +47,7 @@ def strict(app: App) -> App:
 
 def serve(*words: str) -> None:
     """Serve until standard input ends, which it does when whoever started this process is gone."""
-    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+    from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
     from werkzeug.serving import make_server
 
     class Quiet(MotoRequestHandler):
@@ -56,7 +56,7 @@ def serve(*words: str) -> None:
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
             """Nothing."""
 
-    app: App = DomainDispatcherApplication(create_backend_app)
+    app: App = create_backend_app("s3")
     running = make_server(HOST, 0, app if "loose" in words else strict(app), threaded=True, request_handler=Quiet)
     threading.Thread(target=running.serve_forever, daemon=True).start()
     print(running.server_port, flush=True)
