@@ -76,7 +76,7 @@ class Place(Protocol):
         """From here on what was removed in `folder` stays away."""
 
     def vacate(self, folder: str) -> None:
-        """Everything in `folder` goes, in the order of the names, and from the beginning of this on no create in it succeeds, by anybody."""
+        """Everything in `folder` goes, in the order of its names; from the beginning of this on no create in it succeeds, by anybody."""
 
     def room(self) -> int:
         """How many bytes all of it takes."""

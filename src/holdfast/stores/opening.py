@@ -12,7 +12,9 @@ from holdfast.stores.sqlite import SqliteStore
 SQLITE = "sqlite:///"
 FILES = "file://"
 POSTGRES = ("postgresql://", "postgres://")
-KNOWN = "sqlite:///PATH, a path that ends in .db, file:///FOLDER, a path that ends in /, postgresql://USER:PASSWORD@HOST/DATABASE, or memory:"
+KNOWN = (
+    "sqlite:///PATH, a path that ends in .db, file:///FOLDER, a path that ends in /, postgresql://USER:PASSWORD@HOST/DATABASE, or memory:"
+)
 
 
 def open_store(url: str | Path) -> Store:
