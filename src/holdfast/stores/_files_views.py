@@ -16,12 +16,12 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from holdfast.errors import Damaged
+from holdfast.errors import Damaged, StoreError
 from holdfast.store import HandEdit, Row
 from holdfast.stores._files_place import FilesPlace
 from holdfast.stores._journal_runs import RUNS, Piece, Runs, new_token, seq_name
 from holdfast.stores._safe_names import label, safe
-from holdfast.stores._sealed import Commit, Unreadable, pretty, row_of, shown, with_seal, without_seal
+from holdfast.stores._sealed import Commit, Unreadable, opened, pretty, row_of, shown, with_seal, without_seal
 
 TOGETHER = 20
 """A commit of more rows than this (an imported run) is shown as a file for each."""
@@ -49,7 +49,7 @@ class FileViews:
     def show(self, key: str, name: str, data: bytes, commit: Commit) -> None:
         for view, content in views_of(_first(name), data, commit):
             self._write(key, view, content)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, StoreError):
             self._show_state(key, commit)
 
     def rebuild(self, key: str, commit: Commit) -> None:
@@ -60,7 +60,7 @@ class FileViews:
         for view, content in views_of(0, b"", commit):
             self._write(key, view, content)
         self._knows.pop(key, None)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, StoreError):
             self._write_state(key, commit, fold(commit.rows))
 
     def refuse_changed(self, run_id: str, pieces: Sequence[Piece]) -> None:
@@ -74,6 +74,17 @@ class FileViews:
                 raise Damaged(run_id, seq, CHANGED.format(path=self._path(key, name), run_id=run_id))
             self._write(key, name, content)
         self._refuse_orphans(run_id, pieces, there)
+
+    def mended(self, run_id: str, pieces: Sequence[Piece]) -> list[Piece]:
+        key, found = safe(run_id), {piece.first(): piece for piece in pieces}
+        for name in self._place.names(f"{RUNS}{key}/journal/") if pieces else ():
+            number = VIEW.fullmatch(name)
+            at = int(number[1]) if number else 0
+            if at and (at not in found or found[at].commit is None):
+                commit = _commit(self._place.read(f"{RUNS}{key}/journal/{name}"))
+                if commit is not None and commit[1].head.run_id == run_id and not _within(commit[1], pieces):
+                    found[at] = Piece(pieces[-1].generation() + seq_name(at), *commit)
+        return [found[at] for at in sorted(found)]
 
     def edited(self, run_id: str, pieces: Sequence[Piece]) -> list[HandEdit]:
         """The views that somebody changed."""
@@ -103,10 +114,12 @@ class FileViews:
 
     def _refuse_orphans(self, run_id: str, pieces: Sequence[Piece], there: set[str]) -> None:
         """A view behind the last commit tells of one that is not there any more, unless that has come meanwhile."""
-        last = pieces[-1].commit.head.seq if pieces[-1].commit else pieces[-1].first()
+        last = (pieces[-1].commit.head.seq if pieces[-1].commit else pieces[-1].first()) if pieces else 0
         for name in sorted(there):
             number = VIEW.fullmatch(name)
-            if number is None or int(number[1]) <= last or self._place.has(pieces[-1].generation() + seq_name(int(number[1]))):
+            if number is None or int(number[1]) <= last:
+                continue
+            if pieces and self._place.has(pieces[-1].generation() + seq_name(int(number[1]))):
                 continue
             path = self._path(safe(run_id), name)
             with contextlib.suppress(Unreadable):
@@ -190,6 +203,20 @@ def _label(row: Row) -> str:
     if not isinstance(name, str) or not name:
         return label(row.kind.replace(".", "-"))
     return label(name) if row.kind == "step.done" else label(f"{name[:40]}-{row.kind.rpartition('.')[2]}")
+
+
+def _commit(data: bytes | None) -> tuple[bytes, Commit] | None:
+    """What a view shows, if it is a whole commit as it was written."""
+    try:
+        return (data, opened(data)) if data is not None else None
+    except Unreadable:
+        return None
+
+
+def _within(commit: Commit, pieces: Sequence[Piece]) -> bool:
+    """Whether some commit that can be read has these rows: then the view is of no commit that is missing."""
+    seqs = {row.seq for row in commit.rows}
+    return any(row.seq in seqs for piece in pieces if piece.commit for row in piece.commit.rows)
 
 
 def _lost(found: bytes, content: bytes) -> bool:

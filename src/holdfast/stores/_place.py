@@ -72,6 +72,9 @@ class Place(Protocol):
     def remove(self, name: str) -> None:
         """Take a name away, if it is there; not flushed: it may come back after a power loss."""
 
+    def confirm(self, name: str) -> None:
+        """From here on a name that was read survives power loss, also where its creator died before it was flushed."""
+
     def settle(self, folder: str) -> None:
         """From here on what was removed in `folder` stays away."""
 

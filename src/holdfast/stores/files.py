@@ -47,6 +47,8 @@ class FilesStore(JournalStore):
         """Where every record is good and only what people see was changed, that is put back, and what they wrote kept aside."""
         self._refuse_if_gone()
         pieces = self._runs.pieces(repair.run_id)
+        if not pieces:
+            return False
         good = [row for piece in pieces if piece.commit for row in piece.commit.rows]
         edited = self._views.edited(repair.run_id, pieces)
         self._views.put_back(repair.run_id, pieces)
