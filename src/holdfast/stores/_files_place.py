@@ -21,6 +21,9 @@ from holdfast.stores._os_errors import os_errors
 HALF_WRITTEN = ".half-written"
 """The folder of what has no name yet, or has lost it."""
 
+FRESH_S = 60.0
+"""What is older than this has been flushed by the system, if not by its creator."""
+
 LEFT_S = 3600.0
 """After so long, what a crash left half-written goes."""
 
@@ -93,6 +96,12 @@ class FilesPlace:
     def remove(self, name: str) -> None:
         with os_errors(self.url), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(self._prefix + name)  # noqa: PTH108
+
+    def confirm(self, name: str) -> None:
+        """What was created a while ago the system has flushed by itself, long since; what is fresh may be of somebody who died."""
+        with os_errors(self.url), contextlib.suppress(FileNotFoundError):
+            if SystemClock().now_us() / 1e6 - os.stat(self._prefix + name).st_ctime < FRESH_S:  # noqa: PTH116
+                self._flush(name.rpartition("/")[0])
 
     def settle(self, folder: str) -> None:
         with os_errors(self.url), contextlib.suppress(FileNotFoundError):

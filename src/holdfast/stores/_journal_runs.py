@@ -55,6 +55,9 @@ class Piece(NamedTuple):
 class Views(Protocol):
     """What people see of a run beside its sealed commits, where there is any. Nothing here ever fails a commit."""
 
+    def mended(self, run_id: str, pieces: Sequence[Piece]) -> list[Piece]:
+        """The same, with what views still hold of commits that cannot be read or are not there."""
+
     def show(self, key: str, name: str, data: bytes, commit: Commit) -> None:
         """A commit went in."""
 
@@ -62,7 +65,7 @@ class Views(Protocol):
         """The run goes on in another generation, which begins with this."""
 
     def refuse_changed(self, run_id: str, pieces: Sequence[Piece]) -> None:
-        """Raise `Damaged` where what people see is not what was recorded; put back what a crash took."""
+        """Raise `Damaged` where what people see is not what was recorded, or tells of what is gone; put back what a crash took."""
 
 
 class Holds(Protocol):
@@ -216,7 +219,10 @@ class Runs:
 
     def _unknown(self, key: str, names: Sequence[str]) -> Head:
         """The head of a run of which no commit can be read."""
-        born = self.born(key)
+        try:
+            born = self.born(key)
+        except StoreDamaged:
+            born = {}
         run_id, agent = str(born.get("run", unsafe(key) or key)), str(born.get("agent", ""))
         note = "none of its records can be read"
         return Head(run_id, agent, DAMAGED_STATUS, None, 0, first_seq(names[-1]), b"", None, 0, 0, "{}", 0.0, note)
@@ -254,13 +260,12 @@ class Runs:
 
     def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
         """The head and all rows; `Damaged`, naming the file, where one of them is not what was written."""
-        shown = self.views
         pieces = self.pieces(run_id)
-        if not pieces:
-            return None
-        if shown is not None:
-            shown.refuse_changed(run_id, pieces)
-        return self._added_up(run_id, pieces)
+        if pieces:
+            self.place.confirm(pieces[-1].name)
+        if self.views is not None:
+            self.views.refuse_changed(run_id, pieces)
+        return self._added_up(run_id, pieces) if pieces else None
 
     def rows_after(self, run_id: str, seq: int) -> tuple[Head, list[Row]] | None:
         """The head and the rows behind a seq."""
@@ -340,12 +345,20 @@ class Runs:
         standing = self.standing_of(key)
         if standing is not None or self.place.has(f"pruned/{key}.json"):
             return Stale(standing and standing.head)
+        if self.views is not None:
+            self.views.refuse_changed(one.run_id, [])
         missing = self._held(key, one.refs)
         if missing:
             return Stale(None, missing)
         generation = self._birth(key, one.head)
         commit = Commit(one.rows, one.head, new_token(), tuple(one.takes), one.refs)
-        return None if self.put(key, generation, 1, commit) else self._refused(key)
+        if self.put(key, generation, 1, commit):
+            return None
+        stale = self._refused(key)
+        if stale.head is None and self.born(key).get("generation") == generation.split("/")[-2]:
+            reason = f"the sealed commits of run {one.run_id!r} are gone, and {self.path(f'{RUNS}{key}/run.json')} is still there"
+            raise StoreDamaged(self.place.url, f"{reason}; nothing was changed. Restore a backup, or move that folder away")
+        return stale
 
     def _birth(self, key: str, head: Head) -> str:
         """The first generation of a run: that which was named first, by whoever it was."""

@@ -37,18 +37,30 @@ def remove(runs: Runs, removal: Removal) -> bool:
 
 
 def found(runs: Runs, run_id: str) -> tuple[Head | None, list[Row]]:
-    """All that can be read of a run."""
+    """All that can be read of a run, from views too."""
+    pieces = _mended(runs, run_id)
+    rows = [row for piece in pieces if piece.commit for row in piece.commit.rows]
+    return _found_head(runs, run_id, pieces), sorted(rows, key=lambda row: row.seq)
+
+
+def _mended(runs: Runs, run_id: str) -> list[Piece]:
+    pieces = runs.pieces(run_id)
+    return runs.views.mended(run_id, pieces) if runs.views is not None else pieces
+
+
+def _found_head(runs: Runs, run_id: str, pieces: Sequence[Piece]) -> Head | None:
+    """What the last commit says; where that cannot be read, what is known of it."""
+    if pieces and pieces[-1].commit is not None:
+        return pieces[-1].commit.head
     standing = runs.standing(run_id)
-    rows = [row for piece in runs.pieces(run_id) if piece.commit for row in piece.commit.rows]
-    return standing and standing.head, sorted(rows, key=lambda row: row.seq)
+    return standing and standing.head
 
 
 def set_aside(runs: Runs, repair: Repair) -> bool:
     """Keep what is not good aside, and go on behind what is."""
-    standing = runs.standing(repair.run_id)
-    if standing is None or standing.head != repair.found:
+    standing, pieces, good = runs.standing(repair.run_id), _mended(runs, repair.run_id), set(repair.good)
+    if standing is None or repair.found is None or _found_head(runs, repair.run_id, pieces) != repair.found:
         return False
-    pieces, good = runs.pieces(repair.run_id), set(repair.good)
     told = {"at_us": repair.at_us, "by": repair.by, "why": repair.why}
     bad = [row for piece in pieces if piece.commit for row in piece.commit.rows if row not in good]
     kept = [{**told, "what": "row", "fields": shown(row)} for row in bad]

@@ -7,8 +7,8 @@
     runs/ID/artifacts/DIGEST       that the run refers to it
 
 There is no lock between who refers to a blob and who sweeps it, so each says first what it does and then looks at what the other said: a
-mark, then whether a copy is `.gone`; a `.gone`, then whether there are marks. One of the two sees the other. Who finds its copy going keeps a
-new one, and a sweep that finds a mark takes its word back.
+mark, then whether a copy is `.gone`; a `.gone`, then whether there are marks. One of the two sees the other. Who finds its copy going
+keeps a new one, and a sweep that finds a mark takes its word back.
 """
 
 from __future__ import annotations

@@ -180,7 +180,10 @@ class ObjectPlace:
         self.replace(name, b"")
 
     def sizes(self, folder: str, after: str = "") -> Iterator[tuple[str, int]]:
-        """All names below the folder and their sizes, those that were vacated too, in order, page by page; one that fails is asked for again, not those before it."""
+        """All names below the folder and their sizes, those that were vacated too, in order.
+
+        A page that fails is asked for again, not those before it.
+        """
         listing = _Listing(self._small, folder, after)
         while page := self._tried(listing.page, READ_ONLY):
             yield from page

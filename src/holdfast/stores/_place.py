@@ -72,11 +72,14 @@ class Place(Protocol):
     def remove(self, name: str) -> None:
         """Take a name away, if it is there; not flushed: it may come back after a power loss."""
 
+    def confirm(self, name: str) -> None:
+        """From here on a name that was read survives power loss, also where its creator died before it was flushed."""
+
     def settle(self, folder: str) -> None:
         """From here on what was removed in `folder` stays away."""
 
     def vacate(self, folder: str) -> None:
-        """Everything in `folder` goes, in the order of the names, and from the beginning of this on no create in it succeeds, by anybody."""
+        """Everything in `folder` goes, in the order of its names; from the beginning of this on no create in it succeeds, by anybody."""
 
     def purge(self, folder: str) -> None:
         """What `vacate` had to leave so that no create succeeds goes too: whoever could still try it has long been forgotten."""

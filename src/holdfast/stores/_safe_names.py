@@ -1,8 +1,8 @@
 """Names of runs, steps and owners as parts of a path that every file system and bucket takes, one for each, and never two alike.
 
-Small letters, digits, `-` and `_` stay as they are, so does a dot inside a name; a capital becomes `^` and its small letter (some file systems
-do not tell them apart), everything else the bytes of its UTF-8 as `%xx` (some file systems change how accents are spelled). What would be too long is
-cut and ends in `~` and a digest of the whole: `~` stands nowhere else.
+Small letters, digits, `-` and `_` stay as they are, so does a dot inside a name. A capital becomes `^` and its small letter, since some
+file systems do not tell them apart; everything else the bytes of its UTF-8 as `%xx`, since some change how accents are spelled. What
+would be too long is cut and ends in `~` and a digest of the whole: `~` stands nowhere else.
 """
 
 from __future__ import annotations

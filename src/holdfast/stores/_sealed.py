@@ -1,8 +1,8 @@
 """A commit as one readable JSON document: what it holds comes back as the very same bytes, and a change of any byte is noticed.
 
-`body`, `value` and `args` of a row stand there as JSON wherever compact JSON text would be written the same way again, which is nearly always;
-else as text (`value_text`), else, where they are no text either, in base64 (`value_base64`). The last line is the seal, the SHA-256 of
-all that stands before it.
+`body`, `value` and `args` of a row stand there as JSON wherever that gives the same compact text again, which is nearly always; else as
+text (`value_text`), else, where they are no text either, in base64 (`value_base64`). The last line is the seal, the SHA-256 of all that
+stands before it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _compact = encoder(ensure_ascii=False)
 class Commit(NamedTuple):
     """What one file holds. `taken` are letters that appends took and that may still be there.
 
-    A turn carries all rows of the run, and `onward` is the generation in which the run goes on; it is empty where `grave` says that the run is removed.
+    A turn carries all rows of the run, and `onward` is the generation in which it goes on; or `grave` says that the run is removed.
     """
 
     rows: Sequence[Row]

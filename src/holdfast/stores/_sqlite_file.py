@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -17,6 +16,8 @@ import apsw
 
 from holdfast.errors import StoreBusy, StoreDamaged, StoreError, StoreFailed, StoreForeign, StoreFull, StoreNewer, StoreReadOnly
 from holdfast.store import FORMAT
+from holdfast.stores._file_system import NETWORK
+from holdfast.stores._file_system import file_system as file_system  # noqa: PLC0414 (it is looked for here too)
 from holdfast.stores._os_errors import FAILED, FULL, READ_ONLY, os_errors
 
 APPLICATION_ID = 0x486F6C64
@@ -32,11 +33,6 @@ ADDED = Path(__file__).with_name("sqlite_added.sql").read_text(encoding="utf-8")
 
 MAGIC = b"SQLite format 3\0"
 HEADER_BYTES = 100
-NETWORK = frozenset(
-    {"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "9p", "afs", "ncpfs", "coda", "ceph", "lustre", "gfs2", "gpfs", "ocfs2", "beegfs"}
-    | {f"fuse.{name}" for name in ("sshfs", "s3fs", "rclone", "glusterfs", "ceph", "davfs2", "gcsfuse", "mount-s3", "juicefs")}
-)
-"""File systems on which the locks and the shared memory of a WAL cannot be relied on."""
 
 
 def prepare(path: Path, url: str) -> None:
@@ -161,26 +157,6 @@ def _refuse_network(path: Path, url: str) -> None:
     if kind in NETWORK:
         reason = f"it is on a network file system ({kind}), where acknowledged steps can be lost; it was not opened"
         raise StoreFailed(url, f"{reason}. Name a path on a local disk")
-
-
-def file_system(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """The type of the file system `folder` is on, or an empty string where the system does not tell."""
-    if not sys.platform.startswith("linux") or not mounts.exists():
-        return ""
-    best, kind = -1, ""
-    real = folder.resolve()
-    for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        place, _, source = line.partition(" - ")
-        point = Path(_unescaped(place.split(" ")[4]))
-        if real.is_relative_to(point) and len(point.parts) >= best:
-            best, kind = len(point.parts), source.split(" ")[0]
-    return kind
-
-
-def _unescaped(mount_point: str) -> str:
-    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        mount_point = mount_point.replace(code, character)
-    return mount_point
 
 
 def _assert_format(connection: apsw.Connection, url: str) -> None:

@@ -1,8 +1,10 @@
 """Runs in a bucket (Amazon S3 and what speaks like it, Google Cloud Storage, Azure): for machines that share nothing else.
 
 The layout and all logic are those of the files store (`_place.py`); a commit is one put that creates an object, and that put is the fence.
-What asks for all runs goes through the names once, a thousand in a request, and reads only what has changed since it was seen last. Nothing
-proves here that an owner is dead; it is judged by its beat, which is one put.
+What asks for all runs goes through the names once, a thousand in a request, and reads only what has changed since it was seen last.
+
+A bucket proves no death. On one machine the proof is a file lock, as it is for PostgreSQL, in a folder of that machine; owners elsewhere
+are judged by their beat, which is one put. What runs emit is for followers on the same machine.
 """
 
 from __future__ import annotations
@@ -15,11 +17,15 @@ from holdfast.errors import StoreError, StoreForeign, StoreNewer
 from holdfast.store import FORMAT, Head, Letter, Query, Swept
 from holdfast.stores._journal_letters import LETTERS
 from holdfast.stores._journal_store import JournalStore, beating, owner_name
+from holdfast.stores._live_files import LiveFiles
+from holdfast.stores._machine_folder import machine_folder
 from holdfast.stores._matching import listed
 from holdfast.stores._object_address import address_of
 from holdfast.stores._object_blobs import ObjectShelf
 from holdfast.stores._object_place import ObjectPlace
 from holdfast.stores._object_runs import ObjectRuns
+from holdfast.stores._os_errors import os_errors
+from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._safe_names import safe
 from holdfast.stores._sealed import Unreadable, with_seal, without_seal
 
@@ -43,7 +49,10 @@ class ObjectStore(JournalStore):
             self._objects.close()
             raise
         self._shelf = ObjectShelf(self._objects)
-        super().__init__(self._objects, inline=False, holds=self._shelf)
+        with os_errors(self._objects.url):
+            folder = machine_folder(self._objects.url)
+        super().__init__(self._objects, inline=False, holds=self._shelf, locks=OwnerLocks(folder / "owners"))
+        self._live = LiveFiles(folder / "live", self._rests)
         self._beats: dict[str, int] = {}
 
     def heads(self, query: Query) -> list[Head]:
@@ -76,10 +85,22 @@ class ObjectStore(JournalStore):
         if beat is not None:
             self._objects.replace(owner_name(owner), beating(owner, beat + 1))
             self._beats[owner] = beat + 1
+        self._live.sweep()
 
     def retire(self, owner: str) -> None:
         self._beats.pop(owner, None)
         super().retire(owner)
+
+    def publish(self, run_id: str, payload: bytes) -> None:
+        """To followers on this machine; a put for every word would be slow and dear."""
+        self._live.publish(run_id, payload)
+
+    def published(self, run_id: str, after: int) -> list[tuple[int, bytes]]:
+        return self._live.published(run_id, after)
+
+    def _rests(self, run_id: str) -> bool:
+        head = self.head(run_id)
+        return head is None or head.owner is None
 
     def keep_blob(self, chunks: Iterable[bytes], *, at_us: int, parts: Sequence[str] = ()) -> str:
         self._refuse_if_gone()
@@ -103,6 +124,10 @@ class ObjectStore(JournalStore):
     def sweep_blobs(self, before_us: int, *, dry_run: bool = False) -> Swept:
         self._refuse_if_gone()
         return self._shelf.sweep_blobs(before_us, dry_run=dry_run)
+
+    def close(self) -> None:
+        self._live.close()
+        super().close()
 
 
 def _prepare(place: ObjectPlace) -> None:

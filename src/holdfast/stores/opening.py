@@ -13,7 +13,10 @@ SQLITE = "sqlite:///"
 FILES = "file://"
 POSTGRES = ("postgresql://", "postgres://")
 OBJECTS = ("s3://", "gs://", "az://")
-KNOWN = "sqlite:///PATH, a path that ends in .db, file:///FOLDER, a path that ends in /, postgresql://USER:PASSWORD@HOST/DATABASE, s3://BUCKET/PREFIX, gs://, az://, or memory:"
+KNOWN = (
+    "sqlite:///PATH, a path that ends in .db, file:///FOLDER, a path that ends in /, postgresql://USER:PASSWORD@HOST/DATABASE, "
+    "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or memory:"
+)
 
 
 def open_store(url: str | Path) -> Store:
