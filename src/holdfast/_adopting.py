@@ -36,7 +36,7 @@ class Change(NamedTuple):
 
 
 def adopt(engine: Engine, run_id: str, *, said: Word, fits: Callable[[str], object] = lambda _: None) -> str:
-    """Make edits of all that was changed by hand; gives what happens next, in words. `fits` gives what the value of a step is checked by."""
+    """Make edits of all that was changed by hand; gives what happens next, in words. `fits` gives what a step's value is checked by."""
     store = engine.store
     if not isinstance(store, HandEdited):
         raise Refusal(f"the store {store.url} has no files that could be edited by hand; nothing was changed")
