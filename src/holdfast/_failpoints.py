@@ -54,7 +54,7 @@ CHILDREN = ("child.before", "child.after", "child.before_take", "child.after_tak
 TIME_TRAVEL = ("edit.before", "edit.after", "fork.before", "fork.after", "effect.before_reuse", "effect.after_reuse")
 """Places that are passed by who goes back in a run, and by a call whose result is taken over."""
 
-FILES = ("file.written", "file.linked", "turn.before", "turn.base", "turn.after")
+FILES = ("file.written", "file.linked", "turn.before", "turn.base", "turn.after", "adopt.before_back", "adopt.after_back")
 """Places that only the store of readable files passes."""
 
 BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after", *PRUNES)

@@ -17,6 +17,7 @@ Every method may be called from any thread. What `append` has returned survives 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
 
 FORMAT = 1
@@ -317,8 +318,8 @@ class HandEdited(Protocol):
     def edited(self, run_id: str) -> list[HandEdit]:
         """What was changed by hand and has neither been adopted nor put back, in the order of the rows."""
 
-    def overlook(self, run_id: str) -> None:
-        """From here on this store object loads the run as it was recorded in spite of that, until it is put back."""
+    def overlooking(self, run_id: str) -> AbstractContextManager[None]:
+        """Inside this, the store object loads the run as it was recorded, in spite of that."""
 
     def put_back(self, run_id: str) -> None:
         """Show again what was recorded, and keep what somebody wrote aside."""

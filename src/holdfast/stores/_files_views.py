@@ -95,9 +95,14 @@ class FileViews:
                 found.append(_read(self._path(key, name), now, content))
         return found
 
-    def overlook(self, run_id: str) -> None:
-        """Say no more, until they are put back, that views of this run were changed."""
+    @contextlib.contextmanager
+    def overlooking(self, run_id: str) -> Iterator[None]:
+        """Inside this, do not say that views of this run were changed."""
         self._overlooked.add(run_id)
+        try:
+            yield
+        finally:
+            self._overlooked.discard(run_id)
 
     def put_back(self, run_id: str, pieces: Sequence[Piece]) -> None:
         """Keep what somebody wrote aside, and show again what was recorded."""
@@ -110,7 +115,6 @@ class FileViews:
                 self._place.make(f"{RUNS}{key}/aside/")
                 self._place.create(f"{RUNS}{key}/aside/edited-{new_token()}-{name}", now)
             self._place.replace(f"{RUNS}{key}/journal/{name}", content)
-        self._overlooked.discard(run_id)
 
     def _refuse_orphans(self, run_id: str, pieces: Sequence[Piece], there: set[str]) -> None:
         """A view behind the last commit tells of one that is not there any more, unless that has come meanwhile."""

@@ -34,9 +34,10 @@ Every method may be called from any thread, and raises errors of `holdfast.error
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
+@runtime_checkable
 class Place(Protocol):
     """Named bytes. A name is parts joined by `/`, each safe on any file system; a folder ends in `/`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -60,8 +61,8 @@ class FilesStore(JournalStore):
         self._refuse_if_gone()
         return self._views.edited(run_id, self._runs.pieces(run_id))
 
-    def overlook(self, run_id: str) -> None:
-        self._views.overlook(run_id)
+    def overlooking(self, run_id: str) -> AbstractContextManager[None]:
+        return self._views.overlooking(run_id)
 
     def put_back(self, run_id: str) -> None:
         self._refuse_if_gone()
