@@ -119,6 +119,9 @@ class ObjectPlace:
     def remove(self, name: str) -> None:
         self._tried(lambda: self._deleted(name), "Whether it was removed is not known")
 
+    def confirm(self, name: str) -> None:
+        """Nothing: what a server shows it keeps."""
+
     def settle(self, folder: str) -> None:
         """Nothing: what a server has removed is removed."""
 
