@@ -351,6 +351,9 @@ class Runs:
         if missing:
             return Stale(None, missing)
         generation = self._birth(key, one.head)
+        if self.place.has(f"pruned/{key}.json"):  # it lived and was removed since the look above, which may be long ago
+            self.place.vacate(f"{RUNS}{key}/")
+            return Stale(None)
         commit = Commit(one.rows, one.head, new_token(), tuple(one.takes), one.refs)
         if self.put(key, generation, 1, commit):
             return None
@@ -363,9 +366,6 @@ class Runs:
     def _birth(self, key: str, head: Head) -> str:
         """The first generation of a run: that which was named first, by whoever it was."""
         for _ in range(MOST_TRIES):
-            born = self.born(key)
-            if born:
-                return f"{RUNS}{key}/{born['generation']}/"
             mine = f"{SEALED}0001-{new_token()}"
             self.place.make(f"{RUNS}{key}/{mine}/")
             about = {
@@ -375,6 +375,11 @@ class Runs:
             if self.place.create(f"{RUNS}{key}/run.json", with_seal(about)):
                 return f"{RUNS}{key}/{mine}/"
             self.place.vacate(f"{RUNS}{key}/{mine}/")
+            born = self.born(key)
+            if born:
+                return f"{RUNS}{key}/{born['generation']}/"
+            if self.place.has(f"pruned/{key}.json"):
+                return f"{RUNS}{key}/{mine}/"
         raise self._unsteady(key)
 
     def born(self, key: str) -> dict[str, object]:
