@@ -3,7 +3,8 @@
     object_server.py [loose]
 
 moto looks whether an object is there and then writes it, and two requests at once can both find none. Amazon promises that one of
-two create-only puts is refused, so such puts pass here one at a time; `loose` leaves moto as it is.
+two create-only puts is refused, so such puts pass here one at a time; `loose` leaves moto as it is. What Google calls a create-only put is
+understood as well, so that its client can be tried too.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ def strict(app: App) -> App:
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
             return app(environ, start_response)
         environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))
+        if environ.get("HTTP_X_GOOG_IF_GENERATION_MATCH") == "0":
+            environ["HTTP_IF_NONE_MATCH"] = "*"
         with one_at_a_time:
             return list(app(environ, start_response))
 
