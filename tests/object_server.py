@@ -29,6 +29,9 @@ MOST_LISTED = 40
 ENV = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "a-secret-of-tests", "AWS_REGION": "us-east-1"}
 """What a process must have in its environment to be let in."""
 
+SOMEBODY = "AWS4-HMAC-SHA256 Credential=testing/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
+"""What Google's client does not say."""
+
 App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
@@ -37,6 +40,8 @@ def strict(app: App) -> App:
     one_at_a_time = threading.Lock()
 
     def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if not environ.get("HTTP_AUTHORIZATION", "").startswith("AWS"):
+            environ["HTTP_AUTHORIZATION"] = SOMEBODY
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
             return app(environ, start_response)
         environ["wsgi.input"] = io.BytesIO(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)))

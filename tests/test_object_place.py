@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import obstore
 import pytest
@@ -235,6 +237,21 @@ def test_a_child_process_is_told_that_the_client_did_not_survive_the_fork(place:
             os._exit(7 if "spawn" in str(error) else 1)
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_googles_client_gives_a_name_once_too(
+    object_endpoint: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = {"gcs_base_url": object_endpoint, "disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+    (tmp_path / "account.json").write_text(json.dumps(account))
+    monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(tmp_path / "account.json"))
+    with closing(ObjectPlace(address_of(f"gs://{BUCKET}/{prefix}?endpoint={object_endpoint}"))) as place:
+        assert [place.create("runs/a/1", b"first"), place.create("runs/a/1", b"second")] == [True, False]
+        assert (place.read("runs/a/1"), place.read("runs/a/2")) == (b"first", None)
+        place.vacate("runs/")
+        assert (place.names("runs/"), place.create("runs/a/1", b"late")) == ([], False)
+        place.purge("runs/")
+        assert list(place.sizes("")) == []
 
 
 def creates(request: Request) -> bool:

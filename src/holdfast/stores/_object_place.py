@@ -101,17 +101,13 @@ class ObjectPlace:
         return self.side_by_side(self.read, names)
 
     def names(self, folder: str, *, after: str = "") -> list[str]:
-        found = []
-        for name, size in self.sizes(folder, after):
-            if "/" in name:
-                return self._with_folders(folder, after)
-            if size:
-                found.append(name)
-        return found
+        """What is in folders is gone through too: only so it is seen whether all of it was vacated."""
+        inside = (name.partition("/") for name in self.below(folder, after))
+        return [name for name in dict.fromkeys(first + slash for first, slash, _ in inside) if name > after]
 
-    def below(self, folder: str) -> Iterator[str]:
+    def below(self, folder: str, after: str = "") -> Iterator[str]:
         """All names below the folder, in the folders in it too, in order."""
-        return (name for name, size in self.sizes(folder) if size)
+        return (name for name, size in self.sizes(folder, after) if size)
 
     def replace(self, name: str, data: bytes) -> None:
         self._tried(lambda: (obstore.put(self._for(data), name, data, use_multipart=False),), "Whether it was written is not known")
@@ -190,12 +186,6 @@ class ObjectPlace:
         listing = _Listing(self._small, folder, after)
         while page := self._tried(listing.page, READ_ONLY):
             yield from page
-
-    def _with_folders(self, folder: str, after: str) -> list[str]:
-        found = self._tried(lambda: obstore.list_with_delimiter(self._small, folder.rstrip("/") or None), READ_ONLY)
-        folders = [f"{path[len(folder) :]}/" for path in found["common_prefixes"]]
-        files = [one["path"][len(folder) :] for one in found["objects"] if one["size"]]
-        return sorted(name for name in (*folders, *files) if name > after)
 
     def _for(self, data: bytes) -> Client:
         return self._large if len(data) > LARGE_BYTES else self._small
