@@ -38,6 +38,7 @@ OPENING_S = 5.0
 class ObjectStore(JournalStore):
     """Runs in the bucket that the URL names, below its prefix."""
 
+    letters_every_s = 2.0
     runs_of = ObjectRuns
     _runs: ObjectRuns
 
