@@ -254,6 +254,24 @@ def test_googles_client_gives_a_name_once_too(
         assert list(place.sizes("")) == []
 
 
+def test_what_was_fetched_is_known_until_a_list_shows_another(place: ObjectPlace, through: ObjectPlace, between: Proxy) -> None:
+    place.create("a", b"1")
+    assert [through.fetch(["a"]), through.fetch(["a"])] == [[b"1"], [b"1"]]
+    assert between.seen["GET"] == 1
+    place.replace("a", b"changed by somebody")
+    assert through.names("") == ["a"]
+    assert through.fetch(["a"]) == [b"changed by somebody"]
+
+
+def test_of_what_was_fetched_the_oldest_makes_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_object_place, "KNOWN_BYTES", 10)
+    known = _object_place.Fetched()
+    for name in "abc":
+        known.put(name, b"1234", "tag")
+    assert [known.get(name) for name in "abc"] == [None, b"1234", b"1234"]
+    assert known.put("d", None, "") is None
+
+
 def creates(request: Request) -> bool:
     return request.creates
 

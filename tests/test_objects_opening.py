@@ -156,12 +156,12 @@ def test_plain_http_is_spoken_only_where_it_is_asked_for(monkeypatch: pytest.Mon
 
 def test_the_folder_of_this_machine_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = machine_folder("s3://bucket")
+    folder = machine_folder("s3://bucket", "owners")
     assert folder.parent.stat().st_mode & 0o777 == 0o700
-    assert folder != machine_folder("s3://other")
+    assert folder != machine_folder("s3://other", "owners")
     folder.parent.chmod(0o777)
     with pytest.raises(PermissionError):
-        machine_folder("s3://bucket")
+        machine_folder("s3://bucket", "owners")
 
 
 # --- what things cost ------------------------------------------------------------------------------------------------------
@@ -242,6 +242,10 @@ def test_loading_costs_one_list_and_a_get_for_each_commit(meter: Meter) -> None:
     meter.cost()
     meter.store.load("run")
     assert meter.cost() == "4 GET 1 LIST"
+    meter.store.append([onward("run", 4)])
+    meter.cost()
+    meter.store.load("run")
+    assert meter.cost() == "1 GET 1 LIST"
     meter.store.head("run")
     assert meter.cost() == "1 GET 1 HEAD"
     meter.store.post("run", "cancel", b"{}", 1)

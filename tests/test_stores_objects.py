@@ -13,6 +13,7 @@ import pytest
 import holdfast as hf
 from holdfast._clock import SystemClock
 from holdfast._lease import LETTERS_S, Keeper
+from holdfast._runner import POLL_S, poll_s
 from holdfast.store import Append, Distant, Query, Shedding, Stale, Store
 from holdfast.stores import _object_runs
 from holdfast.stores.memory import MemoryStore
@@ -89,6 +90,8 @@ def test_a_distant_store_is_asked_for_letters_less_often(store: ObjectStore) -> 
     assert isinstance(store, Distant)
     assert Keeper(store, SystemClock(), 15)._letters_s == 4 * LETTERS_S
     assert Keeper(MemoryStore(), SystemClock(), 15)._letters_s == LETTERS_S
+    with hf.Holdfast(store) as app, hf.Holdfast(MemoryStore()) as near:
+        assert poll_s(app.engine) == 10 * poll_s(near.engine) == 10 * POLL_S
 
 
 @hf.agent

@@ -331,6 +331,8 @@ class Distant(Protocol):
 
     letters_every_s: float
     """How often a process looks for letters to the runs that it executes."""
+    looks_every_s: float
+    """How often it looks whether a run has moved that it waits for."""
 
 
 class Swept(NamedTuple):

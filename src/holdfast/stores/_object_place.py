@@ -11,6 +11,8 @@ by objects without a byte, which nobody lists or reads. They go when the run's t
 from __future__ import annotations
 
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -39,6 +41,8 @@ PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 AT_ONCE = 16
 """How many requests one call has under way."""
 LARGE_BYTES = 1 << 20
+KNOWN_BYTES = 32 << 20
+"""What is remembered of what was fetched, at the most."""
 PAGE = 1000
 """Names that are listed at once at the most."""
 FENCED = "runs/"
@@ -61,6 +65,7 @@ class ObjectPlace:
         self._address = address
         self._small: Client = address.client()
         self._large: Client = address.client(large=True)
+        self._known = Fetched()
         self._pid = os.getpid()
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-objects")
 
@@ -98,7 +103,12 @@ class ObjectPlace:
         return self._tried(lambda: (self._size(name) > 0,), READ_ONLY)[0]
 
     def fetch(self, names: Sequence[str]) -> list[bytes | None]:
-        return self.side_by_side(self.read, names)
+        """What was fetched before is known still, unless a list has shown it with another tag since."""
+        return self.side_by_side(self._fetched, names)
+
+    def _fetched(self, name: str) -> bytes | None:
+        known = self._known.get(name)
+        return known if known is not None else self._known.put(name, *self._tried(lambda: self._got(name), READ_ONLY))
 
     def names(self, folder: str, *, after: str = "") -> list[str]:
         """What is in folders is gone through too: only so it is seen whether all of it was vacated."""
@@ -157,12 +167,17 @@ class ObjectPlace:
         self._pool.shutdown(wait=not self._is_forked())
 
     def _get(self, name: str) -> bytes | None:
+        return self._got(name)[0]
+
+    def _got(self, name: str) -> tuple[bytes | None, str]:
+        """The bytes and their tag."""
         try:
-            return bytes(obstore.get(self._small, name).bytes())
+            found = obstore.get(self._small, name)
+            return bytes(found.bytes()), found.meta["e_tag"] or ""
         except FileNotFoundError as error:
             if said_by(error).code in NO_BUCKET:
                 raise from_objects(error, self._address, READ_ONLY) from None
-            return None
+            return None, ""
 
     def _size(self, name: str) -> int:
         try:
@@ -183,7 +198,7 @@ class ObjectPlace:
 
         A page that fails is asked for again, not those before it.
         """
-        listing = _Listing(self._small, folder, after)
+        listing = _Listing(self._small, folder, after, self._known)
         while page := self._tried(listing.page, READ_ONLY):
             yield from page
 
@@ -218,11 +233,49 @@ class ObjectPlace:
         return os.getpid() != self._pid
 
 
+class Fetched:
+    """What was fetched lately, with the tag that it had: commits never change, and if one does all the same, the next list shows it."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, tuple[str, bytes]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> bytes | None:
+        with self._lock:
+            found = self._kept.get(name)
+            return None if found is None else found[1]
+
+    def put(self, name: str, data: bytes | None, tag: str) -> bytes | None:
+        """Keep it, if it is worth that; what was kept first makes way."""
+        if not data or not tag or len(data) > LARGE_BYTES:
+            return data or None
+        with self._lock:
+            self._drop(name)
+            self._kept[name] = (tag, data)
+            self._bytes += len(data)
+            while self._bytes > KNOWN_BYTES:
+                self._drop(next(iter(self._kept)))
+        return data
+
+    def compare(self, listed: Sequence[ObjectMeta]) -> None:
+        """Drop what a list shows with another tag."""
+        with self._lock:
+            for one in listed:
+                known = self._kept.get(one["path"])
+                if known is not None and known[0] != one["e_tag"]:
+                    self._drop(one["path"])
+
+    def _drop(self, name: str) -> None:
+        _, data = self._kept.pop(name, ("", b""))
+        self._bytes -= len(data)
+
+
 class _Listing:
     """The names below a folder; where a page fails, it goes on behind the last that was seen, also with a server that begins anew."""
 
-    def __init__(self, client: Client, folder: str, after: str) -> None:
-        self._client, self._folder, self._last = client, folder, after
+    def __init__(self, client: Client, folder: str, after: str, known: Fetched) -> None:
+        self._client, self._folder, self._last, self._known = client, folder, after, known
         self._stream: Iterator[Sequence[ObjectMeta]] | None = None
 
     def page(self) -> list[tuple[str, int]]:
@@ -230,6 +283,7 @@ class _Listing:
         self._stream = self._stream or self._opened()
         stream, self._stream = self._stream, None
         for found in stream:
+            self._known.compare(found)
             names = [(one["path"][len(self._folder) :], one["size"]) for one in found]
             new = [(name, size) for name, size in names if name > self._last]
             if new:

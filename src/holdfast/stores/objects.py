@@ -39,6 +39,7 @@ class ObjectStore(JournalStore):
     """Runs in the bucket that the URL names, below its prefix."""
 
     letters_every_s = 2.0
+    looks_every_s = 0.5
     runs_of = ObjectRuns
     _runs: ObjectRuns
 
@@ -51,9 +52,9 @@ class ObjectStore(JournalStore):
             raise
         self._shelf = ObjectShelf(self._objects)
         with os_errors(self._objects.url):
-            folder = machine_folder(self._objects.url)
-        super().__init__(self._objects, inline=False, holds=self._shelf, locks=OwnerLocks(folder / "owners"))
-        self._live = LiveFiles(folder / "live", self._rests)
+            owners, live = (machine_folder(self._objects.url, what) for what in ("owners", "live"))
+        super().__init__(self._objects, inline=False, holds=self._shelf, locks=OwnerLocks(owners))
+        self._live = LiveFiles(live, self._rests)
         self._beats: dict[str, int] = {}
 
     def heads(self, query: Query) -> list[Head]:
