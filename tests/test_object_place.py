@@ -227,14 +227,24 @@ def test_side_by_side_the_first_error_is_raised_when_all_have_ended(place: Objec
     assert len(done) == 39
 
 
+def test_side_by_side_can_be_nested(place: ObjectPlace) -> None:
+    many = [str(number) for number in range(40)]
+    assert place.side_by_side(lambda outer: place.side_by_side(lambda inner: outer + inner, many), many)[7][9] == "79"
+
+
 def test_a_child_process_is_told_that_the_client_did_not_survive_the_fork(place: ObjectPlace) -> None:
     place.create("a", b"1")
     child = os.fork()
     if child == 0:
+        first = False
         try:
             place.read("a")
         except StoreFailed as error:
-            os._exit(7 if "spawn" in str(error) else 1)
+            first = "spawn" in str(error)
+        try:
+            ObjectPlace(address_of("s3://bucket"))
+        except StoreFailed as error:
+            os._exit(7 if first and "spawn" in str(error) else 1)
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 

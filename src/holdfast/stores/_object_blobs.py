@@ -27,6 +27,7 @@ from holdfast.store import Swept
 from holdfast.stores._blob_files import condemned
 from holdfast.stores._journal_runs import RUNS
 from holdfast.stores._object_place import ObjectPlace
+from holdfast.stores._os_errors import os_errors
 from holdfast.stores._safe_names import safe
 
 BLOBS = "blobs/"
@@ -70,7 +71,7 @@ class ObjectShelf:
         return missing
 
     def keep_blob(self, chunks: Iterable[bytes], *, at_us: int, parts: Sequence[str] = ()) -> str:
-        with tempfile.NamedTemporaryFile(prefix="holdfast-") as spool:
+        with os_errors(self._place.url), tempfile.NamedTemporaryFile(prefix="holdfast-") as spool:
             hashed = hashlib.sha256()
             for chunk in chunks:
                 hashed.update(chunk)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.exceptions import AlreadyExistsError, BaseError, NotModifiedError, PreconditionError
 
 from holdfast._clock import SystemClock
 from holdfast._ids import jitter
@@ -38,6 +38,7 @@ PATIENCE_S = 20.0
 """How long a server that fails or does not answer is tried again."""
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 """What lies between two tries at the most; how much of it is left to chance, so that many do not come back at the same moment."""
+POOL = "holdfast-objects"
 AT_ONCE = 16
 """How many requests one call has under way."""
 LARGE_BYTES = 1 << 20
@@ -48,8 +49,8 @@ PAGE = 1000
 FENCED = "runs/"
 """Below this a name that was given once must stay taken when what it named is gone."""
 FORKED = (
-    "the store was opened before os.fork and belongs to the parent process; nothing was done. "
-    "Its client does not survive a fork: start the process anew instead (multiprocessing: spawn)"
+    "object storage was spoken to before os.fork, and its client does not survive that; nothing was done. "
+    "Start the process anew instead of forking it (multiprocessing: spawn)"
 )
 IN_THE_WAY = BaseError("status code: 409")
 READ_ONLY = "Nothing was changed"
@@ -60,6 +61,7 @@ class ObjectPlace:
     """The objects of one bucket whose names begin with one prefix."""
 
     def __init__(self, address: Address) -> None:
+        _refuse_after_fork(address.shown)
         self.url = address.shown
         self.patience_s = PATIENCE_S
         self._address = address
@@ -67,7 +69,7 @@ class ObjectPlace:
         self._large: Client = address.client(large=True)
         self._known = Fetched()
         self._pid = os.getpid()
-        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="holdfast-objects")
+        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix=POOL)
 
     def make(self, folder: str) -> None:
         """Nothing: a name is all there is."""
@@ -81,7 +83,7 @@ class ObjectPlace:
             try:
                 obstore.put(client, name, data, mode="create")
                 return True
-            except AlreadyExistsError as error:
+            except (AlreadyExistsError, PreconditionError, NotModifiedError) as error:
                 if not lost and said_by(error).status != CONFLICT:
                     return False
                 return self._taken_by(name, data if lost else None)
@@ -155,8 +157,8 @@ class ObjectPlace:
 
     def side_by_side(self, work: Callable[[str], T], names: Sequence[str]) -> list[T]:
         """Do the same for each name, some of them at a time; the first error is raised when all have come to an end."""
-        if len(names) < 2 or self._is_forked():  # noqa: PLR2004
-            return [work(name) for name in names]
+        if len(names) < 2 or self._is_forked() or threading.current_thread().name.startswith(POOL):  # noqa: PLR2004
+            return [work(name) for name in names]  # who is one of several already must not wait for a place among them
         futures = [self._pool.submit(work, name) for name in names]
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
@@ -294,6 +296,18 @@ class _Listing:
     def _opened(self) -> Iterator[Sequence[ObjectMeta]]:
         offset = f"{self._folder}{self._last}" if self._last else None
         return iter(obstore.list(self._client, self._folder.rstrip("/") or None, offset=offset, chunk_size=PAGE))
+
+
+_speaking: set[int] = set()
+"""The process that has opened a place, if one has."""
+
+
+def _refuse_after_fork(url: str) -> None:
+    """The threads of the client are gone in a child, so that it would wait for ever, also where it is made anew."""
+    _speaking.add(os.getpid())
+    if len(_speaking) > 1:
+        _speaking.discard(os.getpid())
+        raise StoreFailed(url, FORKED)
 
 
 def _pauses() -> Iterator[float]:

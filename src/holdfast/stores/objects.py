@@ -9,11 +9,12 @@ are judged by their beat, which is one put. What runs emit is for followers on t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 from holdfast._ids import new_owner
-from holdfast.errors import StoreError, StoreForeign, StoreNewer
+from holdfast.errors import StoreError, StoreFailed, StoreForeign, StoreNewer
 from holdfast.store import FORMAT, Head, Letter, Query, Swept
 from holdfast.stores._journal_letters import LETTERS
 from holdfast.stores._journal_store import JournalStore, beating, owner_name
@@ -22,7 +23,7 @@ from holdfast.stores._machine_folder import machine_folder
 from holdfast.stores._matching import listed
 from holdfast.stores._object_address import address_of
 from holdfast.stores._object_blobs import ObjectShelf
-from holdfast.stores._object_place import ObjectPlace
+from holdfast.stores._object_place import FORKED, ObjectPlace
 from holdfast.stores._object_runs import ObjectRuns
 from holdfast.stores._os_errors import os_errors
 from holdfast.stores._owners import OwnerLocks
@@ -56,6 +57,11 @@ class ObjectStore(JournalStore):
         super().__init__(self._objects, inline=False, holds=self._shelf, locks=OwnerLocks(owners))
         self._live = LiveFiles(live, self._rests)
         self._beats: dict[str, int] = {}
+
+    def _refuse_if_gone(self) -> None:
+        if self._pid != os.getpid():
+            raise StoreFailed(self.url, FORKED)
+        super()._refuse_if_gone()
 
     def heads(self, query: Query) -> list[Head]:
         """The names of all commits are gone through, and of runs that have moved since they were seen the last one is read."""
