@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli import main
 from holdfast.errors import Damaged, StoreDamaged, StoreError, StoreFailed, StoreForeign, StoreNewer
 from holdfast.store import Append, Query, Shedding, Stale, Store
 from holdfast.stores import _files_opening, files
@@ -399,3 +400,21 @@ def test_the_names_of_a_run_are_what_is_documented(store: FilesStore, folder: Pa
         "holdfast.json", "runs/run/run.json", f"runs/run/{generation}/{seq_name(1)}", "runs/run/journal/000001-step-done.json",
         "runs/run/state.json", f"{PRUNED}^gone.json",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "file://", "file://host/folder", "file:folder"])
+def test_what_names_no_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match="file:///FOLDER"):
+        open_store(text)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_line_makes_no_store_where_there_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    for text in (f"file://{tmp_path}/none", f"{tmp_path}/none/", f"{tmp_path}/empty"):
+        assert main(["runs", "--store", text]) != 0
+        assert "there is no store here" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+    FilesStore(tmp_path / "empty").close()
+    assert main(["runs", "--store", f"{tmp_path}/empty"]) == 0
