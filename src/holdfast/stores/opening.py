@@ -31,13 +31,18 @@ def open_store(url: str | Path) -> Store:
         return SqliteStore(text.removeprefix(SQLITE))
     if text.endswith(".db") and "://" not in text:
         return SqliteStore(text)
-    if text.startswith(FILES) or ("://" not in text and (text.endswith("/") or Path(text).is_dir())):
+    if names_folder(text):
         return _files(text.removeprefix(FILES))
     if text.startswith(POSTGRES):
         return _postgres(text)
     if text.startswith(OBJECTS):
         return _objects(text)
     raise StoreError(_shown(text), f"this names no store that is known; nothing was opened. Write {KNOWN}")
+
+
+def names_folder(text: str) -> bool:
+    """Whether this names a store of readable files: by its scheme, by a slash at its end, or by being a folder."""
+    return text.startswith(f"{FILES}/") or (text != "" and "://" not in text and (text.endswith("/") or Path(text).expanduser().is_dir()))
 
 
 def _postgres(url: str) -> Store:
