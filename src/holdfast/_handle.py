@@ -14,7 +14,7 @@ from ._journal import Journal
 from ._records import RunCancelled as CancelledRecord
 from ._records import RunDone
 from ._run import Scope, place
-from ._runner import POLL_S
+from ._runner import poll_s
 from .errors import Misuse, RunCancelled, RunFailed, UndecodableResult, UnknownRun, WrongMode
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Handle(Generic[R]):
         while (found := self._outcome()) is _NOT_YET:
             if limit_s is not None and loop.time() - began_s >= limit_s:
                 raise self._late(limit_s)
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(poll_s(self._engine))
         return cast("R", found)
 
     def wait(self, *, timeout: Duration | None = None) -> R:
@@ -64,7 +64,7 @@ class Handle(Generic[R]):
         while (found := self._outcome()) is _NOT_YET:
             if limit_s is not None and clock.monotonic_s() - began_s >= limit_s:
                 raise self._late(limit_s)
-            clock.sleep(POLL_S)
+            clock.sleep(poll_s(self._engine))
         return cast("R", found)
 
     async def events(self, after: int = 0) -> AsyncIterator[Event]:

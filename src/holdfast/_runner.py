@@ -42,10 +42,15 @@ from .errors import (
     Stopped,
     UndecodableResult,
 )  # fmt: skip
-from .store import Head, Prunable
+from .store import Distant, Head, Prunable
 
 POLL_S = 0.05
 """How often a process looks whether the run it waits for has moved."""
+
+
+def poll_s(engine: Engine) -> float:
+    """The same, where the store may want to be asked less often."""
+    return engine.store.looks_every_s if isinstance(engine.store, Distant) else POLL_S
 
 
 class Claim(NamedTuple):
@@ -168,12 +173,12 @@ def _acquire(engine: Engine, order: Order) -> Errand:
                 raise RunFailed(order.run_id, journal.head.note)
             if not _free(engine, journal.head):
                 waited = True
-                yield Pause(POLL_S)
+                yield Pause(poll_s(engine))
                 continue
             claim, forsaken = _resumed(engine, order, journal), _forsaken(engine, order, journal)
         if not engine.keeper.takes(order.run_id, order):
             waited = True
-            yield Pause(POLL_S)
+            yield Pause(poll_s(engine))
             continue
         try:
             reach("claim.before")
@@ -399,7 +404,7 @@ def _until_moved(engine: Engine, order: Order, parking: Parking) -> Errand:
     while before is not None and before.status == "waiting":
         if moved(engine, parking):
             return
-        yield Pause(POLL_S)
+        yield Pause(poll_s(engine))
         if order.voice is not None:
             order.voice.look()
         if engine.store.head(run_id) != before:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast import Holdfast
 from holdfast.errors import StoreError
-from holdfast.stores.opening import SQLITE
+from holdfast.stores.opening import FILES, SQLITE, names_folder
 
 STORE_VARIABLE = "HOLDFAST_STORE"
 MEMORY = "memory:"
@@ -53,7 +53,9 @@ def is_project(folder: Path) -> bool:
 
 
 def file_of(url: str) -> Path | None:
-    """The file that a URL names, None where it does not name one."""
+    """The file that a URL names, or by which the folder that it names is a store; None where it does not name one."""
+    if names_folder(url) and not url.endswith(".db"):
+        return Path(url.removeprefix(FILES)).expanduser().absolute() / "holdfast.json"
     text = url.removeprefix(SQLITE)
     if text == url and ("://" in url or not url.endswith(".db")):
         return None

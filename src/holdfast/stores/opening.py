@@ -10,8 +10,13 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 
 SQLITE = "sqlite:///"
+FILES = "file://"
 POSTGRES = ("postgresql://", "postgres://")
-KNOWN = "sqlite:///PATH, a path that ends in .db, postgresql://USER:PASSWORD@HOST/DATABASE, or memory:"
+OBJECTS = ("s3://", "gs://", "az://")
+KNOWN = (
+    "sqlite:///PATH, a path that ends in .db, file:///FOLDER, a path that ends in /, postgresql://USER:PASSWORD@HOST/DATABASE, "
+    "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or memory:"
+)
 
 
 def open_store(url: str | Path) -> Store:
@@ -26,9 +31,18 @@ def open_store(url: str | Path) -> Store:
         return SqliteStore(text.removeprefix(SQLITE))
     if text.endswith(".db") and "://" not in text:
         return SqliteStore(text)
+    if names_folder(text):
+        return _files(text.removeprefix(FILES))
     if text.startswith(POSTGRES):
         return _postgres(text)
+    if text.startswith(OBJECTS):
+        return _objects(text)
     raise StoreError(_shown(text), f"this names no store that is known; nothing was opened. Write {KNOWN}")
+
+
+def names_folder(text: str) -> bool:
+    """Whether this names a store of readable files: by its scheme, by a slash at its end, or by being a folder."""
+    return text.startswith(f"{FILES}/") or (text != "" and "://" not in text and (text.endswith("/") or Path(text).expanduser().is_dir()))
 
 
 def _postgres(url: str) -> Store:
@@ -38,6 +52,22 @@ def _postgres(url: str) -> Store:
     except ImportError as error:
         raise StoreError(_shown(url), f'this store needs psycopg ({error}). Install it: pip install "holdfast[postgres]"') from error
     return PostgresStore(url)
+
+
+def _objects(url: str) -> Store:
+    """Loaded only here: whoever has no such store need not have obstore."""
+    try:
+        from holdfast.stores.objects import ObjectStore
+    except ImportError as error:
+        raise StoreError(_shown(url), f'this store needs obstore ({error}). Install it: pip install "holdfast[objects]"') from error
+    return ObjectStore(url)
+
+
+def _files(path: str) -> Store:
+    """Loaded only here, as most programs have one kind of store."""
+    from holdfast.stores.files import FilesStore
+
+    return FilesStore(path)
 
 
 def _shown(text: str) -> str:
