@@ -23,7 +23,7 @@ STATES = {
     rec.WatchTaken.kind: "watched", rec.WatchDrifted.kind: "drifted",
     rec.ModelChanged.kind: "model changed", rec.ModelAccepted.kind: "model accepted", rec.BudgetSet.kind: "budget set",
     rec.WaitBegun.kind: "waiting", rec.MessageTaken.kind: "message taken", rec.RunPruned.kind: "pruned",
-    rec.ChildStarted.kind: "child run",
+    rec.ChildStarted.kind: "child run", rec.RunHandedOver.kind: "run handed over",
 }  # fmt: skip
 """Words for a line that read better than the kind of its record."""
 
@@ -268,6 +268,20 @@ def _found_out(record: rec.Record) -> str:
             return f"{record.name}: it was {record.before}, it is {Pair(record.asked, record.answered)} -> {record.action}"
         case rec.ModelAccepted():
             return f"{record.name}: {Pair(record.asked, record.answered)}, by {record.by}{_why(record.reason)}"
+    return _moved(record)
+
+
+def _moved(record: rec.Record) -> str:
+    """From where to where a run went."""
+    match record:
+        case rec.RunSealed():
+            return f"by {record.by}: to {record.to}{_why(record.reason)}"
+        case rec.RunMoved():
+            return f"to {record.to}"
+        case rec.RunArrived():
+            return f"from {record.source}{', not yet to be taken' if record.pending else ''}"
+        case rec.RunUnsealed():
+            return f"by {record.by}: the move is taken back{_why(record.reason)}"
     return ""
 
 

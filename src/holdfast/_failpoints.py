@@ -54,7 +54,13 @@ CHILDREN = ("child.before", "child.after", "child.before_take", "child.after_tak
 TIME_TRAVEL = ("edit.before", "edit.after", "fork.before", "fork.after", "effect.before_reuse", "effect.after_reuse")
 """Places that are passed by who goes back in a run, and by a call whose result is taken over."""
 
-BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after", *PRUNES)
+MOVES = (
+    "seal.before", "seal.after", "carry.before", "carry.after", "import.before", "import.after", "hand.before", "hand.after",
+    "activate.before", "activate.after", "mark.before", "mark.after",
+)  # fmt: skip
+"""Places that only those pass who move a run to another store."""
+
+BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after", *PRUNES, *MOVES)
 """Places that no run passes."""
 
 _armed: dict[str, int] | None = None

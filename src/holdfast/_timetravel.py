@@ -16,6 +16,7 @@ from itertools import takewhile
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from . import _records as rec
+from ._away import refuse_away
 from ._chain import CHILD_OF, record_of
 from ._decorators import Step
 from ._engine import Engine
@@ -114,6 +115,7 @@ def fork(
 ) -> Forked:
     """Make another run that goes on from a step of this one, with these results in the place of the recorded ones."""
     head, rows = loaded(engine, run_id)
+    refuse_away(head)
     journal = Journal.load(head, rows)
     after = point(journal, at)
     _refuse_unsettled(engine, journal, at, after)
@@ -222,6 +224,7 @@ def _end_of(child: History) -> str:
 
 def _refuse_unfit_status(engine: Engine, journal: Journal) -> None:
     head = journal.head
+    refuse_away(head)
     if head.status in ("done", "cancelled"):
         raise Refusal(f"run {head.run_id!r} is {head.status} and stays so; nothing was changed. Branch it: holdfast fork {head.run_id}")
     if journal.undoing is not None:
