@@ -60,7 +60,10 @@ MOVES = (
 )  # fmt: skip
 """Places that only those pass who move a run to another store."""
 
-BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after", *PRUNES, *MOVES)
+COPIES = ("copy.before", "copy.after")
+"""Places that only those pass who copy a run to another store."""
+
+BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after", *PRUNES, *MOVES, *COPIES)
 """Places that no run passes."""
 
 _armed: dict[str, int] | None = None

@@ -32,13 +32,16 @@ from ._journal import Journal
 from ._letters import matters
 from ._lineage import Unread, told
 from ._operate import MAX_TRIES
-from ._parcels import carried, needed
+from ._parcels import Watch, carried, is_same, needed
 from ._runner import silent
 from .errors import HoldfastError, Refusal, RunMoved, RunPruned, StoreError
 from .store import Append, Head, Letter, Live, Prunable, Repair, Repairable, Row, Shelf, Store
 
 MOST_RUNS = 10_000
 """Runs of one family at the most."""
+
+STAGES = 5
+"""What is done with each run: seal, import, hand over, activate, mark."""
 
 TAIL = 4
 """The last records of a run among which those of a move stand."""
@@ -51,8 +54,10 @@ ON_THE_WAY = (rec.RunSealed, rec.RunHandedOver, rec.RunMoved, rec.RunArrived, re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moving:
-    """What a move did, or would do: `runs` are the run and its child runs, `existed` where it had been
-    done before, `back` where it was taken back."""
+    """What a move did, or would do: `runs` are the run and its child runs.
+
+    `existed` where it had been done before, `back` where it was taken back.
+    """
 
     run_id: str
     source: str
@@ -92,26 +97,16 @@ def planned(order: Order) -> Moving:
     return _report(order, [journal.head for journal in journals])
 
 
-def move(order: Order) -> Moving:
+def move(order: Order, watch: Watch) -> Moving:
     """Carry a move out, or go on with one that was interrupted."""
     plan = planned(order)
-    for _ in carried_out(order):
+    for _ in watch(_carried_out(order), plan.artifacts + len(plan.runs) * STAGES, "moving"):
         pass
-    return concluded(order, plan)
-
-
-def concluded(order: Order, plan: Moving) -> Moving:
-    """What a move has come to, given what it was to be."""
-    status = loaded(order.engine, order.run_id)[0].status
+    status = _tail(order.engine, order.run_id)[0].status
     return replace(plan, status=status, done=True, existed=plan.status == "moved")
 
 
-def steps_of(plan: Moving) -> int:
-    """How many steps a move reports, for a bar."""
-    return plan.artifacts + len(plan.runs) * 5
-
-
-def carried_out(order: Order) -> Iterator[str]:
+def _carried_out(order: Order) -> Iterator[str]:
     """Do it, step by step; each is named. Where it cannot be done it is taken back, unless the run is handed over by then."""
     engine, run_id = order.engine, order.run_id
     head = loaded(engine, run_id)[0]
@@ -195,7 +190,7 @@ def _refuse_unfit(order: Order, journals: Sequence[Journal]) -> None:
     parent = top.started.parent.get("run", "") if top.started is not None else ""
     if parent and engine.store.head(parent) is not None:
         raise Refusal(f"run {order.run_id!r} is a child of {parent!r}, and goes with it; nothing was changed. Move {parent!r}")
-    if target is engine.store or target.url == engine.store.url:
+    if is_same(target, engine.store):
         raise Refusal(f"run {order.run_id!r} is in {target.url} already; nothing was changed")
     family = {journal.head.run_id for journal in journals}
     for journal in journals:

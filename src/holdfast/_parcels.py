@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, Protocol, runtime_checkable
 
 from ._artifact import CHUNK
 from ._failpoints import reach
 from .errors import Refusal
 from .store import Shelf, Store
+
+MEMORY = "memory:"
+
+Watch = Callable[[Iterable[str], int, str], Iterable[str]]
+"""Shows how far the work is: what is done, of how much, and its name in; the same out."""
 
 
 @runtime_checkable
@@ -24,6 +29,11 @@ class Blobs(Protocol):
 
     def blob_parts(self, digest: str) -> list[str]:
         """The parts of a blob."""
+
+
+def is_same(one: Store, other: Store) -> bool:
+    """Whether two names are of one store; those in memory all have the same name. What this does not notice is noticed by the run itself."""
+    return one is other or (one.url == other.url and one.url != MEMORY)
 
 
 def needed(source: Store | Blobs, run_id: str) -> dict[str, int]:

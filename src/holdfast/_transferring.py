@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +16,18 @@ if TYPE_CHECKING:
     from ._moving import Moving
 
 
+MEMORY = "memory:"
+
+
 class Transferring:
     """What an opened store can do with another one."""
 
     engine: Engine
+
+    def watch(self, items: Iterable[str], total: int, what: str) -> Iterable[str]:
+        """How far long work is: what is done, of how much, and its name; whoever shows it puts another function in this place."""
+        del total, what
+        return items
 
     def move(
         self,
@@ -45,7 +53,7 @@ class Transferring:
             return _moving.take_back(self.engine, run_id, by=who, reason=reason)
         with self.beside(to) as target:
             order = _moving.ordered(self.engine, target.store, run_id, by=who, reason=reason)
-            return (_moving.planned if dry_run else _moving.move)(order)
+            return _moving.planned(order) if dry_run else _moving.move(order, self.watch)
 
     def copy(
         self,
@@ -64,20 +72,22 @@ class Transferring:
         """
         from . import _copying, _operate
 
-        said = _copying.word(by or _operate.somebody(), reason)
+        ordered = _copying.Ordered(_copying.word(by or _operate.somebody(), reason), new_id, dry_run)
         if _copying.is_archive(what):
             with self.beside(to) if to is not None else _itself(self) as target:
-                return _copying.read_back(target.engine, Path(what), new_id=new_id, said=said, dry_run=dry_run)
+                return _copying.read_back(target.engine, Path(what), ordered, self.watch)
         if to is None:
             raise Misuse("copy needs to=, another store or a file that ends in .holdfast; nothing was copied")
         if not isinstance(to, Store) and _copying.is_archive(to):
-            return _copying.write_out(self.engine, str(what), Path(str(to)), dry_run=dry_run)
+            return _copying.write_out(self.engine, str(what), Path(str(to)), ordered, self.watch)
         with self.beside(to) as target:
-            return _copying.copy(self.engine, target.engine, str(what), new_id=new_id, said=said, dry_run=dry_run)
+            return _copying.copy(self.engine, target.engine, str(what), ordered, self.watch)
 
     @contextmanager
     def beside(self, place: Store | str | Path) -> Iterator[Any]:
         """Another store, opened for as long as it is used; one that somebody else has opened stays open."""
+        if str(place) == MEMORY:
+            raise Misuse("a store in memory is gone with this process, and the run would be too; nothing was changed. Name another store")
         opening: Any = type(self)
         other = opening(place)
         try:
