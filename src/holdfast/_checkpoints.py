@@ -23,7 +23,7 @@ STATES = {
     rec.WatchTaken.kind: "watched", rec.WatchDrifted.kind: "drifted",
     rec.ModelChanged.kind: "model changed", rec.ModelAccepted.kind: "model accepted", rec.BudgetSet.kind: "budget set",
     rec.WaitBegun.kind: "waiting", rec.MessageTaken.kind: "message taken", rec.RunPruned.kind: "pruned",
-    rec.ChildStarted.kind: "child run", rec.RunHandedOver.kind: "run handed over",
+    rec.ChildStarted.kind: "child run",
 }  # fmt: skip
 """Words for a line that read better than the kind of its record."""
 
@@ -166,7 +166,7 @@ def _state(record: rec.Record) -> str:
     """The word for a line; whoever only made a run ready has not taken it up."""
     if isinstance(record, rec.RunResumed) and not record.owner:
         return "run ready"
-    return STATES.get(record.kind) or record.kind.replace(".", " ")
+    return STATES.get(record.kind) or record.kind.replace(".", " ").replace("_", " ")
 
 
 def message(error: rec.Json) -> str:

@@ -22,7 +22,7 @@ from ._journal import Journal
 from ._lineage import ANY_EPOCH
 from ._parcels import Blobs, Watch, carried, is_same, needed
 from ._replay import UNDO, History
-from ._runner import refuse_pruned
+from ._runner import escaped, refuse_pruned
 from ._timetravel import BEGINNING, MOST_FORKS, Forked, Word, branched, point
 from ._timetravel import word as going_back
 from .errors import Refusal
@@ -198,7 +198,8 @@ def _carry(engine: Engine, packed: Packed, watch: Watch) -> None:
 def last_point(journal: Journal) -> str:
     """The last step at which nothing was under way that two runs must not both look after: an effect, a doubt, a child run."""
     run_id, histories = journal.head.run_id, journal.histories
-    open_ = [found.first_seq for step_id, found in histories.items() if _unsettled(histories, step_id, found)]
+    ended_by = escaped(journal)  # what made it fail is tried again
+    open_ = [found.first_seq for step_id, found in histories.items() if step_id in ended_by or _unsettled(histories, step_id, found)]
     bound = min(open_, default=1 << 62)
     ended = [(found.outcome_seq, step_id) for step_id, found in histories.items() if found.outcome is not None and UNDO not in step_id]
     seq, at = max(((seq, step_id) for seq, step_id in ended if journal.began <= seq < bound), default=(journal.began, BEGINNING))

@@ -109,16 +109,10 @@ def move(order: Order, watch: Watch) -> Moving:
 def _carried_out(order: Order) -> Iterator[str]:
     """Do it, step by step; each is named. Where it cannot be done it is taken back, unless the run is handed over by then."""
     engine, run_id = order.engine, order.run_id
-    head = loaded(engine, run_id)[0]
-    if head.status == "moved":
+    if loaded(engine, run_id)[0].status == "moved":
         _refuse_other_place(order)
         return
-    seal = _seal_of(engine, run_id)
-    if seal is None:
-        _refuse_unfit(order, [Journal.load(*loaded(engine, each)) for each in _family(engine, run_id)])
-    else:
-        _refuse_other_place(order)
-    token = secrets.token_hex(16) if seal is None else seal.token
+    token = _token(order)
     try:
         yield from _sealed(order, token)
         family = _family(engine, run_id)
@@ -256,7 +250,11 @@ def _on_the_way(rows: Sequence[Row]) -> Iterator[rec.Record]:
 
 def _seal_of(engine: Engine, run_id: str) -> rec.RunSealed | None:
     """The seal of a run that is being moved from here; None for one that is not, or that is only the copy of one elsewhere."""
-    last = list(_on_the_way(_tail(engine, run_id)[1]))
+    return _seal_in(_tail(engine, run_id)[1])
+
+
+def _seal_in(rows: Sequence[Row]) -> rec.RunSealed | None:
+    last = list(_on_the_way(rows))
     if not last or not isinstance(last[0], rec.RunSealed | rec.RunHandedOver | rec.RunMoved):
         return None
     return next((record for record in last if isinstance(record, rec.RunSealed)), None)
@@ -276,40 +274,48 @@ def _behind(head: Head) -> Journal:
     return journal
 
 
+def _token(order: Order) -> str:
+    """Seal the run that decides, and give the name of the move: that of whoever has sealed it before, if anybody has."""
+    engine, run_id = order.engine, order.run_id
+    for _ in range(MAX_TRIES):
+        if _seal_of(engine, run_id) is None:
+            _refuse_unfit(order, [Journal.load(*loaded(engine, each)) for each in _family(engine, run_id)])
+            _seal(order, secrets.token_hex(16), run_id)
+        seal = _seal_of(engine, run_id)
+        if seal is not None:
+            _refuse_other_place(order)
+            return seal.token
+    raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
+
+
 def _sealed(order: Order, token: str) -> Iterator[str]:
-    """Seal the run, then the children that it has; one that an interrupted move left sealed is sealed anew."""
-    ahead, seen = [order.run_id], set[str]()
-    while ahead:
-        run_id = ahead.pop(0)
-        seen.add(run_id)
-        for _ in range(MAX_TRIES):
-            if _seal(order, token, run_id):
-                break
-        else:
+    """Seal the children too, now that the run cannot call others; one that an interrupted move left sealed is sealed anew."""
+    for run_id in _family(order.engine, order.run_id):
+        if not any(_seal(order, token, run_id) for _ in range(MAX_TRIES)):
             raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
         yield f"sealed {run_id}"
-        ahead = [each for each in _family(order.engine, order.run_id) if each not in seen]
 
 
 def _seal(order: Order, token: str, run_id: str) -> bool:
+    """Whether the run is sealed for this move; one that is handed over is left as it is, whoever did that."""
     engine = order.engine
-    journal = Journal.load(*loaded(engine, run_id))
-    before = _seal_of(engine, run_id)
-    if before is not None and before.token == token:
-        return True
-    _refuse_owned(engine, journal.head)
-    again = [rec.RunUnsealed(token=before.token, by=order.by, was=before.was)] if before is not None else []
-    was = before.was if before is not None else _standing(journal.head)
+    head, rows = _tail(engine, run_id)
+    last, before = next(_on_the_way(rows), None), _seal_in(rows)
+    if before is not None and (before.token == token or run_id == order.run_id):
+        return before.token == token
+    stale = last if isinstance(last, rec.RunSealed) else None
+    if stale is None:
+        refuse_away(head)
+    _refuse_owned(engine, head)
+    again = [rec.RunUnsealed(token=stale.token, by=order.by, was=stale.was)] if stale is not None else []
     seal = rec.RunSealed(
-        token=token, source=engine.store.url, to=order.target.url, root=order.run_id, by=order.by, reason=order.reason, was=was,
-        silent=silent(engine, journal.head),
+        token=token, source=engine.store.url, to=order.target.url, root=order.run_id, by=order.by, reason=order.reason,
+        was=_standing(head) if stale is None else stale.was, silent=silent(engine, head),
     )  # fmt: skip
-    if before is None:
-        refuse_away(journal.head)
     reach("seal.before")
-    (stale,) = engine.store.append([journal.seal([*again, seal], at_us=engine.clock.now_us())])
+    (refused,) = engine.store.append([_behind(head).seal([*again, seal], at_us=engine.clock.now_us())])
     reach("seal.after")
-    return stale is None
+    return refused is None
 
 
 def _standing(head: Head) -> rec.Json:

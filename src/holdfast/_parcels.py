@@ -32,7 +32,7 @@ class Blobs(Protocol):
 
 
 def is_same(one: Store, other: Store) -> bool:
-    """Whether two names are of one store; those in memory all have the same name. What this does not notice is noticed by the run itself."""
+    """Whether two names are of one store; those in memory all have the same name. What this misses is noticed by the run itself."""
     return one is other or (one.url == other.url and one.url != MEMORY)
 
 
