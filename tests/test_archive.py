@@ -166,7 +166,7 @@ def test_one_of_a_newer_version_is_refused_whatever_else_is_in_it(archive: Path,
     refused(rewritten(archive, newer), StoreNewer, "written by a newer Holdfast")
 
 
-NAMES = ["../evil.json", "/etc/evil", "journal/../../evil.json", "journal\\..\\evil", "blobs/../run.json", "C:evil", "blobs/ABC", "notes.txt"]
+NAMES = ["../evil.json", "/etc/evil", "journal/../../evil.json", "journal\\..\\evil", "blobs/../run.json", "C:evil", "notes.txt"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -205,7 +205,11 @@ def test_files_that_share_their_bytes_are_refused(archive: Path) -> None:
 
 
 def without(name: str) -> Change:
-    return lambda contents: [contents.pop(each) for each in list(contents) if each.startswith(name)] and None
+    def change(contents: dict[str, bytes]) -> None:
+        for each in [each for each in contents if each.startswith(name)]:
+            del contents[each]
+
+    return change
 
 
 LIES: dict[str, Change] = {

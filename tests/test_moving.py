@@ -217,6 +217,34 @@ def test_what_is_sealed_is_refused_with_how_to_go_on_and_can_be_taken_back() -> 
     assert len(paid) == 1
 
 
+def test_who_takes_the_move_back_before_it_is_handed_over_is_heeded() -> None:
+    def take_back() -> None:
+        with hf.Holdfast(store) as app:
+            app.move("r", back=True, by="bob")
+
+    store, target = Meddling("run.handed_over", take_back), MemoryStore()
+    into(store, begun(asking))
+    with pytest.raises(Refusal, match="was taken back meanwhile, and it stays where it is"):
+        moved(store, target)
+    assert (status(store), status(target)) == ("waiting", "moving")
+    with pytest.raises(hf.RunMoved, match="is being moved from"):
+        play(target, asking)
+    moved(store, target)  # what was left there is taken up
+    assert (status(store), status(target)) == ("moved", "waiting")
+
+
+def test_what_is_handed_over_is_not_brought_again_to_a_place_that_lost_it() -> None:
+    source, target = begun(asking), MemoryStore()
+    with hf.Holdfast(source) as app:
+        order = _moving.ordered(app.engine, target, "r", by="ann", reason="")
+        token = _moving._token(order)
+        list(_moving._imported(order, token, "r"))
+        _moving._handed_over(order, token, "r")
+        with pytest.raises(hf.StoreError, match="is not here any more"):
+            app.move("r", to=MemoryStore())
+        app.move("r", to=target)
+
+
 def test_what_is_handed_over_can_only_be_finished() -> None:
     source, target = begun(asking), MemoryStore()
     with hf.Holdfast(source) as app:
@@ -510,6 +538,10 @@ def test_a_damaged_run_is_not_moved_and_a_moved_one_is_not_revived_by_a_repair()
     source._rows["r"][-1] = source._rows["r"][-1]._replace(body=b"{}")
     with hf.Holdfast(source) as app, pytest.raises(Refusal, match="was moved from here, or was about to be"):
         app.repair("r", dry_run=False)
+    target._rows["r"][1] = whole._replace(body=b"{}")  # where it is, it can be repaired like any other
+    with hf.Holdfast(target) as app:
+        assert app.repair("r", dry_run=False).done
+        assert app.check("r")[0].good
 
 
 def test_artifacts_go_along_and_one_that_is_damaged_keeps_the_run_where_it_is(tmp_path: Path) -> None:

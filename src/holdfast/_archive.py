@@ -20,7 +20,7 @@ import re
 import secrets
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,7 +59,7 @@ class Packed(NamedTuple):
     place: str
 
 
-def pack(path: Path, packed: Packed, written: list[str]) -> Iterator[str]:
+def pack(path: Path, packed: Packed, written: list[str]) -> Generator[str, None, None]:
     """Write an archive, file by file, each of which is named; it appears whole or not at all. `written` gets its digest."""
     if path.exists():
         raise StoreError(str(path), "there is a file of that name already; nothing was written. Choose another name")

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from . import _records as rec
 from ._away import refuse_away
 from ._chain import record_of
+from ._clock import to_datetime
 from ._engine import Engine
 from ._failpoints import reach
 from ._ids import checked_text
@@ -34,7 +35,7 @@ from ._lineage import Unread, told
 from ._operate import MAX_TRIES
 from ._parcels import Watch, carried, is_same, needed
 from ._runner import silent
-from .errors import HoldfastError, Refusal, RunMoved, RunPruned, StoreError
+from .errors import Refusal, RunMoved, RunPruned, StoreError
 from .store import Append, Head, Letter, Live, Prunable, Repair, Repairable, Row, Shelf, Store
 
 MOST_RUNS = 10_000
@@ -118,7 +119,7 @@ def _carried_out(order: Order) -> Iterator[str]:
         family = _family(engine, run_id)
         for each in family:
             yield from _imported(order, token, each)
-    except (HoldfastError, KeyboardInterrupt, GeneratorExit):
+    except BaseException:
         with suppress(StoreError):  # then it stays sealed, and the command can be repeated
             _taken_back(order, token)
         raise
@@ -225,7 +226,7 @@ def _refuse_strangers(journal: Journal, family: set[str]) -> None:
 def _refuse_pruned(target: Store, run_id: str) -> None:
     grave = target.tombstone(run_id) if isinstance(target, Prunable) else None
     if grave is not None:
-        raise RunPruned(run_id, grave.status, "an earlier time", grave.by, grave.why)
+        raise RunPruned(run_id, grave.status, f"{to_datetime(grave.pruned_us):%Y-%m-%d %H:%M:%S} UTC", grave.by, grave.why)
 
 
 def _another(target: Store, run_id: str) -> Refusal:
@@ -346,17 +347,34 @@ def _let_stand(order: Order, token: str, run_id: str) -> bool:
 def _imported(order: Order, token: str, run_id: str) -> Iterator[str]:
     """The artifacts and records of a run, over there, where nobody can take it yet."""
     engine, target = order.engine, order.target
+    head, rows = loaded(engine, run_id)
+    seal = _seal_in(rows)
+    if seal is None or seal.token != token:
+        raise _stays(run_id)
+    if rows[-1].kind != rec.RunSealed.kind:  # it is handed over, so it was there; were it gone, it might have been taken there
+        _there(order, token, run_id)
+        yield f"imported {run_id}"
+        return
     for digest in carried(engine.store, target, run_id, at_us=engine.clock.now_us()):
         yield f"artifact {digest[:12]}"
-    head, rows = loaded(engine, run_id)
-    if _seal_of(engine, run_id) is None:
-        raise Refusal(f"the move of run {run_id!r} was taken back meanwhile; it stays here")
-    rows = [row for row in rows if row.kind not in (rec.RunHandedOver.kind, rec.RunMoved.kind)]
     for _ in range(MAX_TRIES):
         if _is_there(target.load(run_id), token) or _import(order, token, head, rows):
             yield f"imported {run_id}"
             return
     raise StoreError(target.url, f"run {run_id!r} could not be written there; it stays where it is. Try again")
+
+
+def _stays(run_id: str) -> Refusal:
+    return Refusal(f"the move of run {run_id!r} was taken back meanwhile, and it stays where it is")
+
+
+def _there(order: Order, token: str, run_id: str) -> tuple[Head, list[Row]]:
+    """The run in the target, which must have it by now."""
+    found = order.target.load(run_id)
+    if found is None or not _is_there(found, token):
+        gone = f"run {run_id!r} was handed over to here, and is not here any more. It was not brought here again, since it may have gone on"
+        raise StoreError(order.target.url, f"{gone}; restore a backup of this store, or fork a backup of {order.engine.store.url}")
+    return found
 
 
 def _is_there(found: tuple[Head, list[Row]] | None, token: str) -> bool:
@@ -430,7 +448,7 @@ def _handed_over(order: Order, token: str, run_id: str) -> str:
         if isinstance(last, rec.RunHandedOver | rec.RunMoved) and last.token == token:
             return f"handed over {run_id}"
         if not isinstance(last, rec.RunSealed) or last.token != token:
-            raise Refusal(f"the move of run {run_id!r} was taken back meanwhile; it stays here")
+            raise _stays(run_id)
         letters = engine.store.letters([run_id])
         value = json.dumps([_packed(letter) for letter in letters], separators=(",", ":")).encode() if letters else None
         record, takes = rec.RunHandedOver(token=token, value=value), [letter.letter_id for letter in letters]
@@ -458,9 +476,7 @@ def _activated(order: Order, token: str, run_id: str) -> Iterator[str]:
     seal = next(record for record in _on_the_way(source_rows) if isinstance(record, rec.RunSealed))
     letters = _letters_of(source_rows, run_id)
     for _ in range(MAX_TRIES):
-        found = target.load(run_id)
-        if found is None or not _is_there(found, token):
-            raise StoreError(target.url, f"the copy of run {run_id!r} is gone from there, and is whole in {engine.store.url}")
+        found = _there(order, token, run_id)
         last = next(_on_the_way(found[1]), None)
         if not isinstance(last, rec.RunArrived) or not last.pending or last.token != token:
             yield f"activated {run_id}"

@@ -18,7 +18,7 @@ from ._failpoints import reach
 from ._ids import checked_run_id, checked_text
 from ._inspect import checkpoint_of
 from ._journal import Journal
-from ._options import AWAY
+from ._options import AWAY, STATUSES
 from ._replay import History
 from .errors import Damaged, Refusal, StoreDamaged, UnknownRun
 from .store import Head, Repair, Repairable, Row
@@ -119,8 +119,9 @@ def _refuse_half_fork(damage: _Damage) -> None:
 
 def _refuse_moved(damage: _Damage) -> None:
     """Going back behind the seal of a run that is elsewhere would make two of it."""
-    statuses = [damage.journal.head.status, *([damage.head.status] if damage.head is not None else [])]
-    if not damage.lossless() and (AWAY_KINDS & {row.kind for row in damage.bad} or set(AWAY) & set(statuses)):
+    stands = damage.head.status if damage.head is not None else ""
+    told = bool(AWAY_KINDS & {row.kind for row in damage.bad}) or damage.journal.head.status in AWAY
+    if not damage.lossless() and (stands in AWAY or (told and stands not in STATUSES)):
         run_id = damage.journal.head.run_id
         remedy = "Repair or copy it where it is; a move that was interrupted is finished from a backup of this store"
         raise Refusal(f"run {run_id!r} was moved from here, or was about to be; nothing was changed. {remedy}")

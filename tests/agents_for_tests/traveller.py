@@ -1,7 +1,7 @@
 """An agent that is begun in one store and finished in another, each time by another process.
 
-    traveller.py begin STORE LEDGER     begin it, and be killed in the middle of a payment
-    traveller.py work STORE LEDGER      go on with it; its result is printed
+`traveller.py begin STORE LEDGER` begins it, and is killed in the middle of a payment; `traveller.py work STORE LEDGER` goes on with it and
+prints its result.
 """
 
 from __future__ import annotations
