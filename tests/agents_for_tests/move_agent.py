@@ -41,6 +41,11 @@ def above(what: str) -> list[str]:
     return [picture.bytes().decode(), pay(what), below("b"), pay("end")]
 
 
+@hf.agent
+def brief() -> list[str]:
+    return [pay("a"), pay("b")]
+
+
 def run_once(variant: str, store: str = "") -> int:
     act, _, where = variant.partition(" ")
     here, there = json.loads(store)
@@ -49,6 +54,8 @@ def run_once(variant: str, store: str = "") -> int:
             match act:
                 case "begin":
                     app.run(above, "a", run_id=RUN_ID, wait=False)
+                case "brief":
+                    app.run(brief, run_id=RUN_ID, wait=False)
                 case "send":
                     app.send(f"{RUN_ID}.3", "go", "now", by="test")
                 case "move":
@@ -56,7 +63,7 @@ def run_once(variant: str, store: str = "") -> int:
                 case "back":
                     app.move(RUN_ID, back=True, by="test")
                 case _:
-                    result = app.resume_here(RUN_ID, [above, below], wait=False)
+                    result = app.resume_here(RUN_ID, [above, below, brief], wait=False)
                     (sweep_agent.folder / "result.json").write_text(json.dumps([where, result]))
         except hf.RunWaiting:
             return sweep_agent.NEEDS_A_PERSON
