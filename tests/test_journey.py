@@ -67,3 +67,19 @@ def test_a_run_travels_from_store_to_store_and_does_everything_once(tmp_path: Pa
         with hf.Holdfast(place) as app:
             assert app.show(RUN_ID).status == stands
             assert app.check(RUN_ID)[0].good
+
+
+def test_a_run_goes_to_postgres_and_back_and_there_again(tmp_path: Path, postgres_url: str) -> None:
+    here, there = str(tmp_path / "here.db"), f"{postgres_url}?schema=journey_{secrets.token_hex(4)}"
+    assert process("begin", here, tmp_path / "ledger").returncode == -signal.SIGKILL
+    for source, target in ((here, there), (there, here), (here, there)):
+        with hf.Holdfast(source) as app:
+            assert app.move(RUN_ID, to=target).status == "moved"
+    finished = process("work", there, tmp_path / "ledger")
+    assert json.loads(finished.stdout) == ["paid first", "paid second 5"], finished.stderr
+    with hf.Holdfast(there) as app:
+        assert app.check(RUN_ID)[0].good
+        assert app.store.check() == []
+        assert app.copy(RUN_ID, to=tmp_path / "done.holdfast").status == "done"
+    with hf.Holdfast(tmp_path / "third.db") as app:
+        assert app.copy(tmp_path / "done.holdfast").new_id == RUN_ID

@@ -151,7 +151,7 @@ def test_what_is_handed_over_can_only_be_finished() -> None:
         _moving._handed_over(order, "t", "r")
         with pytest.raises(Refusal, match=r"is handed over to memory:; nothing was changed. Finish it"):
             app.move("r", back=True)
-        with hf.Holdfast(target) as there, pytest.raises(hf.RunMoved, match="is being moved from memory:"):
+        with hf.Holdfast(target) as there, pytest.raises(hf.RunMoved, match=r"is being moved from memory:.*--store memory: --to URL"):
             there.run(asking, run_id="r")
         with hf.Holdfast(target) as there, pytest.raises(hf.RunMoved):
             there.move("r", back=True)

@@ -106,8 +106,9 @@ def moving_on(head: Head) -> list[str]:
         return [f"holdfast show {head.run_id} --store {place}"]
     if head.status != "moving":
         return []
-    back = [f"holdfast move {head.run_id} --back"]
-    return [f"holdfast move {head.run_id} --to {place}", *back] if way == "to" else [f"holdfast show {head.run_id} --store {place}"]
+    if way == "to":
+        return [f"holdfast move {head.run_id} --to {place}", f"holdfast move {head.run_id} --back"]
+    return [f"holdfast move {head.run_id} --store {place} --to URL"]
 
 
 def unblocking(journal: Journal) -> list[str]:

@@ -278,9 +278,10 @@ class RunMoved(RunError):
     def __str__(self) -> str:
         if self.status == "moved":
             return f"run {self.run_id!r} was moved {self.where}; what is left here is history, and nothing was changed. Name that store"
-        back = "" if self.where.startswith("from") else f"; or take it back: holdfast move {self.run_id} --back"
-        finish = f"holdfast move {self.run_id} {'--store' if back == '' else '--to'} {self.where.partition(' ')[2]}"
-        return f"run {self.run_id!r} is being moved {self.where}; nothing was changed. To finish that: {finish}{back}"
+        way, _, url = self.where.partition(" ")
+        here = f"--to {url}; or take it back: holdfast move {self.run_id} --back"
+        finish = here if way == "to" else f"--store {url} --to URL, the URL of this store"
+        return f"run {self.run_id!r} is being moved {self.where}; nothing was changed. To finish that: holdfast move {self.run_id} {finish}"
 
 
 class BadRunId(RunError):
