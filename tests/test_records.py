@@ -36,6 +36,11 @@ FULL: list[rec.Record] = [
     rec.RunRepaired(bad_seq=5, what="its digest does not match", by="ann", reason="the disk", moved=3, unreadable=1, escaped=["4"]),
     rec.RunUndoing(by="ann", reason="not wanted", error=ERROR),
     rec.RunContinued(fingerprint="1:d", generation=2, args=b'{"x":2}', args_sha="s", carried={"usd": 1.5}, dropped=7, usd=1.5),
+    rec.RunSealed(token="t", source="a.db", to="b.db", root="r", by="ann", reason="room", was={"status": "waiting"}, silent=True),
+    rec.RunHandedOver(token="t", value=b'[{"kind":"message"}]'),
+    rec.RunMoved(token="t", to="b.db"),
+    rec.RunArrived(token="t", source="a.db", was={"status": "waiting", "wake_us": 7}, pending=True, value=b'{"messages":[]}'),
+    rec.RunUnsealed(token="t", by="ann", reason="not there", was={"status": "queued", "note": "n"}),
     rec.MilestoneReached(step_id="3", name="half"),
     rec.StepPartial(step_id="4", name="1", about="pay 1:b", value=b"[1]"),
     rec.StepStarted(step_id="4", name="pay", fingerprint="1:b", attempt=2, effect=True, key="k", args=b"{}", args_sha="s"),
@@ -142,7 +147,7 @@ def test_this_format_has_a_fixture() -> None:
 @pytest.mark.parametrize("path", sorted(FORMATS.glob("*.json")), ids=lambda path: f"format {path.stem}")
 def test_runs_of_every_format_are_read_and_verified(path: Path) -> None:
     runs = stored_runs(path)
-    assert {head.status for head, _ in runs} == {"done", "failed", "waiting", "queued", "cancelled", "blocked"}
+    assert {head.status for head, _ in runs} == {"done", "failed", "waiting", "queued", "cancelled", "blocked", "moved"}
     for head, rows in runs:
         journal = Journal.load(head, rows)
         assert journal.head.seq == len(rows)

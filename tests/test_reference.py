@@ -15,13 +15,14 @@ import pytest
 import holdfast as hf
 import holdfast.sync
 from holdfast import _app, _decorators, _doubt, _ids, errors
+from holdfast._transferring import Transferring
 from holdfast._verbs import Current
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-INNER_METHODS = frozenset({"carry_out"})
+INNER_METHODS = frozenset({"beside", "carry_out", "watch"})
 """Methods that only modules of Holdfast call: what they take is not public."""
 
 MARKS = {
@@ -68,6 +69,7 @@ def keywords(fn: Callable[..., Any]) -> set[str]:
     return {each.name for each in inspect.signature(fn).parameters.values() if each.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
+METHODS = public({**vars(Transferring), **vars(hf.Holdfast)})
 STEP = set(_decorators.StepOptions.__annotations__)
 EFFECT = set(_decorators.EffectOptions.__annotations__) | keywords(hf.effect)
 RUN = set(_app.RunOptions.__annotations__) | keywords(hf.run)
@@ -100,7 +102,7 @@ def test_a_table_names_all_there_are(section: str, real: set[str]) -> None:
 
 def test_the_tables_of_holdfast_name_its_arguments_and_methods() -> None:
     assert names("Holdfast") == [name for name in inspect.signature(hf.Holdfast).parameters if name != "self"]
-    assert set(names("Holdfast", 1)) == public(vars(hf.Holdfast)) - INNER_METHODS
+    assert set(names("Holdfast", 1)) == METHODS - INNER_METHODS
 
 
 def test_the_tables_of_errors_name_each_one_in_the_table_of_its_root() -> None:
@@ -162,4 +164,4 @@ def test_a_page_names_nothing_that_does_not_exist(page: Path) -> None:
     said = set(re.findall(r"(?<![\w./-])hf\.([A-Za-z]\w*)", text))
     assert sorted(said - set(hf.__all__) - set(holdfast.sync.__all__)) == []
     assert sorted(set(re.findall(r"\bhf\.current\(\)\.(\w+)", text)) - public(vars(Current))) == []
-    assert sorted(set(re.findall(r"(?<![\w./-])app\.(\w+)\(", text)) - public(vars(hf.Holdfast))) == []
+    assert sorted(set(re.findall(r"(?<![\w./-])app\.(\w+)\(", text)) - METHODS) == []

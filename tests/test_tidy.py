@@ -60,6 +60,7 @@ PUBLIC = [
     "RunConflict",
     "RunFailed",
     "RunInterrupted",
+    "RunMoved",
     "RunPruned",
     "RunWaiting",
     "Spent",

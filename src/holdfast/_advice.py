@@ -14,7 +14,7 @@ from ._lineage import named, result_of
 from ._replay import Question
 from ._run import MESSAGE
 from .errors import BudgetExceeded
-from .store import Row
+from .store import Head, Row
 
 MOST_CHOICES = 5
 """Choices of a question that get a command each."""
@@ -96,6 +96,19 @@ def raising(journal: Journal) -> str:
         case {"type": BudgetExceeded.__qualname__, "state": {"limit": str(limit)}}:
             return f" --budget {limit}=AMOUNT"
     return ""
+
+
+def moving_on(head: Head) -> list[str]:
+    """The commands that finish or take back a move that was interrupted, or that look where a run is."""
+    way, _, url = head.note.partition(" ")
+    place = shlex.quote(url)
+    if head.status == "moved":
+        return [f"holdfast show {head.run_id} --store {place}"]
+    if head.status != "moving":
+        return []
+    if way == "to":
+        return [f"holdfast move {head.run_id} --to {place}", f"holdfast move {head.run_id} --back"]
+    return [f"holdfast move {head.run_id} --store {place} --to URL"]
 
 
 def unblocking(journal: Journal) -> list[str]:

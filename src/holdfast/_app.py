@@ -27,6 +27,7 @@ from ._packed import packed
 from ._run import Body, OnAsk, Scope, place
 from ._runner import attend_async, attend_blocking
 from ._terminal import at_a_terminal
+from ._transferring import Transferring
 from .budget import Budget, checked
 from .errors import Misuse, NestedStep
 from .store import Store
@@ -90,7 +91,7 @@ class ChildHandle(Handle[R]):
         self._child.task.add_done_callback(lambda _: fn())
 
 
-class Holdfast:
+class Holdfast(Transferring):
     """An opened store. Use it as a context manager; `run` and `start` execute agents, the other methods are the operators' verbs."""
 
     def __init__(

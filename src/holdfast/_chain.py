@@ -25,6 +25,7 @@ FORK_OF = "fork_of"
 """The tag that names the run which another one branches from."""
 
 CONTINUED = rec.RunContinued.kind
+TRANSFERS = frozenset({rec.RunSealed.kind, rec.RunMoved.kind, rec.RunArrived.kind, rec.RunUnsealed.kind})
 CHILD_OF = "child_of"
 """The tag that names the run which called another one; it is recorded with it."""
 
@@ -75,7 +76,7 @@ def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
         case rec.RunBlocked() | rec.RunRepaired():
             note = _short(record.error) if isinstance(record, rec.RunBlocked) else _repaired(head.run_id, record)
             return head._replace(status="blocked", owner=None, note=note, wake_us=None)
-    return head
+    return _on_its_way(head, record) if record.kind in TRANSFERS else head
 
 
 def _let_go(head: Head, record: rec.RunReleased | rec.RunForked | rec.RunContinued, at_us: int) -> Head:
@@ -85,6 +86,21 @@ def _let_go(head: Head, record: rec.RunReleased | rec.RunForked | rec.RunContinu
         return head._replace(status="queued", owner=None, note=getattr(record, "reason", "it begins anew with other arguments"), usd=spent)
     told = f"a fork of {record.source} at step {record.at}"
     return head._replace(status="queued", owner=None, note=told, wake_us=None, created_us=at_us)
+
+
+def _on_its_way(head: Head, record: rec.Record) -> Head:
+    """Nobody can take the run between its seal and its arrival; then it stands as it did."""
+    match record:
+        case rec.RunSealed():
+            return head._replace(status="moving", owner=None, wake_us=None, note=f"to {record.to}")
+        case rec.RunMoved():
+            return head._replace(status="moved", note=f"to {record.to}")
+        case rec.RunArrived(pending=True):
+            return head._replace(note=f"from {record.source}")
+        case rec.RunArrived() | rec.RunUnsealed():
+            was = record.was
+            return head._replace(status=was.get("status", "queued"), note=was.get("note", ""), wake_us=was.get("wake_us"))
+    return head
 
 
 def at_position(head: Head, row: Row) -> Head:

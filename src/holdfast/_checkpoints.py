@@ -166,7 +166,7 @@ def _state(record: rec.Record) -> str:
     """The word for a line; whoever only made a run ready has not taken it up."""
     if isinstance(record, rec.RunResumed) and not record.owner:
         return "run ready"
-    return STATES.get(record.kind) or record.kind.replace(".", " ")
+    return STATES.get(record.kind) or record.kind.replace(".", " ").replace("_", " ")
 
 
 def message(error: rec.Json) -> str:
@@ -268,6 +268,20 @@ def _found_out(record: rec.Record) -> str:
             return f"{record.name}: it was {record.before}, it is {Pair(record.asked, record.answered)} -> {record.action}"
         case rec.ModelAccepted():
             return f"{record.name}: {Pair(record.asked, record.answered)}, by {record.by}{_why(record.reason)}"
+    return _moved(record)
+
+
+def _moved(record: rec.Record) -> str:
+    """From where to where a run went."""
+    match record:
+        case rec.RunSealed():
+            return f"by {record.by}: to {record.to}{_why(record.reason)}"
+        case rec.RunMoved():
+            return f"to {record.to}"
+        case rec.RunArrived():
+            return f"from {record.source}{', not yet to be taken' if record.pending else ''}"
+        case rec.RunUnsealed():
+            return f"by {record.by}: the move is taken back{_why(record.reason)}"
     return ""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Self, TypeVar, dataclass_transform
+from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
@@ -44,3 +44,19 @@ def _fields(one: Any) -> list[str]:
 
 def _held(one: Any) -> tuple[Any, ...]:
     return tuple(getattr(one, name) for name in _fields(one))
+
+
+Json = dict[str, Any]
+
+COLUMNS = frozenset({"step_id", "value", "args"})
+"""Fields that are columns of a row instead of part of its body."""
+
+
+@fact(kw_only=True)
+class Record(Fact):
+    """What all facts have: the step they speak of, if any, and the data they carry."""
+
+    kind: ClassVar[str] = ""
+    step_id: str = ""
+    value: bytes | None = None
+    args: bytes | None = None

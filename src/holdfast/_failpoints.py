@@ -60,7 +60,16 @@ TIME_TRAVEL = ("edit.before", "edit.after", "fork.before", "fork.after", "effect
 FILES = ("file.written", "file.linked", "turn.before", "turn.base", "turn.after", "adopt.before_back", "adopt.after_back")
 """Places that only the store of readable files passes."""
 
-BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after", *PRUNES)
+MOVES = (
+    "seal.before", "seal.after", "carry.before", "carry.after", "import.before", "import.after", "hand.before", "hand.after",
+    "activate.before", "activate.after", "mark.before", "mark.after",
+)  # fmt: skip
+"""Places that only those pass who move a run to another store."""
+
+COPIES = ("copy.before", "copy.after")
+"""Places that only those pass who copy a run to another store."""
+
+BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after", *PRUNES, *MOVES, *COPIES)
 """Places that no run passes."""
 
 _armed: dict[str, int] | None = None

@@ -31,7 +31,7 @@ MOST_AFTER = (1 << 63) - 1
 
 STEPS = (rec.StepStarted, rec.StepDone, rec.StepFailed, rec.AttemptFailed, rec.StepBrokenOff)
 
-ENDED = frozenset({"done", "cancelled", "failed", "blocked"})
+ENDED = frozenset({"done", "cancelled", "failed", "blocked", "moved"})
 """Where a run stands when there is nothing to wait for, unless somebody takes it up again."""
 
 

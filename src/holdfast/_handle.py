@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from ._away import refuse_away
 from ._decorators import Agent
 from ._duration import Duration, seconds
 from ._engine import Engine
@@ -136,6 +137,7 @@ class Handle(Generic[R]):
             _inspect.loaded(self._engine, self._run_id)
         if head is None or head.owner is not None:
             return _NOT_YET
+        refuse_away(head)
         if head.status in ("failed", "blocked"):
             raise RunFailed(self._run_id, head.note if head.status == "failed" else f"blocked: {head.note}")
         return self._recorded() if head.status in ("done", "cancelled") else _NOT_YET

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any
 
 from . import _records as rec
-from ._advice import answering, branching, going_on, made, sent, settling, telling, unblocking
+from ._advice import answering, branching, going_on, made, moving_on, sent, settling, telling, unblocking
 from ._answers import shown
 from ._calls import shown_call
 from ._chain import FORK_OF, empty_head, verified
@@ -21,7 +21,7 @@ from ._engine import Engine
 from ._ids import checked_run_id
 from ._journal import Journal
 from ._letters import moved_children
-from ._options import checked_statuses
+from ._options import AWAY, checked_statuses
 from ._packing import bare
 from ._replay import DIED, UNDO, History, Question
 from ._runner import refuse_pruned
@@ -47,7 +47,7 @@ STOPPED = "stopped"
 
 SAVED = rec.StateSaved.kind
 
-STATES_OF_NEED = ("waiting", "running", "failed", "blocked", "cancelled")
+STATES_OF_NEED = ("waiting", "running", "failed", "blocked", "cancelled", "moving")
 """Statuses of runs in which something may need a person."""
 
 
@@ -398,7 +398,7 @@ def _told(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Checkpoint]:
 def _current(journal: Journal, lines: Sequence[Checkpoint]) -> Checkpoint | None:
     """The step at which a run that is not final stands: one that is open, else the last one if it is not done; or what stays in doubt."""
     calls = {line.step_id: line for line in lines if line.call and not line.superseded}
-    if journal.head.status in ("done", "cancelled"):
+    if journal.head.status in ("done", "cancelled", *AWAY):
         left = [step_id for step_id, _ in journal.open_doubts(ended=True)] if journal.head.status == "cancelled" else []
         calls = {step_id: line for step_id, line in calls.items() if step_id in left}
     unfinished = [line for line in calls.values() if line.state in ("started", "in doubt", "broken off")]
@@ -476,8 +476,8 @@ def _next_commands(engine: Engine, head: Head, journal: Journal) -> list[str]:
     if settled or answered:
         return settled + answered + _besides(engine, journal)
     match head.status:
-        case "done" | "cancelled":
-            return []
+        case "done" | "cancelled" | "moving" | "moved":
+            return moving_on(head)
         case "running" if _lives(engine, head):
             return [f"holdfast history {head.run_id}"]
         case "blocked":
@@ -515,7 +515,7 @@ def _doubts(engine: Engine, journal: Journal) -> list[tuple[str, History]]:
 
 def _asks(engine: Engine, journal: Journal) -> list[tuple[str, Question]]:
     """Questions that can still be answered."""
-    if journal.head.status in ("done", "cancelled"):
+    if journal.head.status in ("done", "cancelled", *AWAY):
         return []
     now_us = engine.clock.now_us()
     return [(ask_id, asked) for ask_id, asked in journal.open_asks() if not asked.too_late(now_us)]
@@ -557,6 +557,8 @@ def _stuck(journal: Journal) -> list[Item]:
         kind, step_id, what, commands = "blocked", verdict.step_id, _why_blocked(journal), unblocking(journal)
     elif head.status == "failed" and journal.undoing is not None and isinstance(verdict, rec.RunFailed):
         kind, (step_id, what), commands = "undo", _why_not_undone(verdict.error), going_on(journal)
+    elif head.status == "moving":
+        kind, step_id, what, commands = "move", "", f"it is being moved {head.note}; nobody can take it meanwhile", moving_on(head)
     else:
         return []
     return [Item(kind=kind, run_id=head.run_id, step_id=step_id, what=what, since_us=head.updated_us, commands=commands)]

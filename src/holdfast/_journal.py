@@ -163,7 +163,7 @@ class Journal:
         head, rows, refs = self.head, [], [*self._held_refs]
         epoch, seq, digest = head.epoch, head.seq, head.digest
         for record in records:
-            epoch += isinstance(record, (rec.RunStarted, rec.RunResumed, rec.RunRepaired))
+            epoch += isinstance(record, (rec.RunStarted, rec.RunResumed, rec.RunRepaired, rec.RunSealed))
             seq += 1
             parts = (seq, epoch, at_us, record.kind, record.step_id, to_body(record), record.value, record.args)
             digest = chain(digest, head.run_id, parts)
@@ -483,6 +483,10 @@ class Journal:
             case rec.BudgetSet():
                 self.ledger.set(record.limits)
                 self._settle_budget(record.by, record.reason)
+            case rec.RunSealed() if record.silent:
+                self.silences.append((row.epoch, row.at_us))
+            case rec.RunArrived():
+                self.unread.update(heard(record.value)[1])
             case _:
                 pass
 

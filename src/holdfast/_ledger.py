@@ -103,6 +103,8 @@ class Ledger:
                 if record.budget:
                     self.recorded = record.budget
                     self._reckon()
+            case rec.RunSealed():
+                self._end_of_life(self._last_us)
             case _ if type(record) in ENDS:
                 self._end_of_life(at_us)
         self._last_us = at_us

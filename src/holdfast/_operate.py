@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from . import _records as rec
 from ._again import sent_keys
 from ._answers import misfit, read
+from ._away import left, refuse_away
 from ._calls import shown_call
 from ._chain import record_of
 from ._decorators import Agent
@@ -198,13 +199,14 @@ def send(engine: Engine, run_id: str, name: str, value: object, *, by: str, key:
     if not checked_text(name, "the name of a message"):
         raise Refusal("a message needs a name, the one that the run receives; nothing was sent")
     head, rows = loaded(engine, run_id)
+    refuse_away(head)
     if head.status in ("done", "cancelled"):
         raise Refusal(f"run {run_id!r} is {head.status} and takes no messages any more; nothing was sent")
     body = {"name": name, "value": json.loads(_encoded(value)), "by": checked_text(by, "by"), "key": checked_text(key, "key")}
     if before := _sent_before(engine, Journal.load(head, rows), body) if key else "":
         return before
     reach("send.before")
-    engine.store.post(run_id, "message", json.dumps(body).encode(), engine.clock.now_us())
+    left(engine.store, engine.clock, run_id, ("message", json.dumps(body).encode()))
     reach("send.after")
     return f"the message is kept until the run receives {name!r}"
 
@@ -261,9 +263,9 @@ def undo(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
     owned = _tell(engine, run_id, not_yet, [record], kind="cancel", letter=letter, why=f"undo by {by}")
     if owned:
         return "its owner has been told to stop and to undo what it did"
-    left = Journal.load(*loaded(engine, run_id)).superseded
-    left = [(step_id, found) for step_id, found in left if (found.landed() or found.child) and not found.elsewhere]
-    names = ", ".join(f"{found.name} (step {step_id})" for step_id, found in left)
+    stays = Journal.load(*loaded(engine, run_id)).superseded
+    stays = [(step_id, found) for step_id, found in stays if (found.landed() or found.child) and not found.elsewhere]
+    names = ", ".join(f"{found.name} (step {step_id})" for step_id, found in stays)
     but = f"; what is superseded is not undone, its code is not called any more: {names}" if names else ""
     return f"the run is undone by whoever runs its agent next; to do it now: holdfast resume {run_id} --here APP.py{but}"
 
@@ -360,7 +362,7 @@ def _tell(engine: Engine, run_id: str, allowed: Any, records: list[rec.Record], 
         owned = _is_owned(engine, journal.head)
         allowed(journal, owned=owned)
         if owned:
-            return engine.store.post(run_id, kind, json.dumps(letter).encode(), engine.clock.now_us())
+            return left(engine.store, engine.clock, run_id, (kind, json.dumps(letter).encode()))
         taken = [] if journal.head.status == "cancelled" else [_resumed(engine, journal, why)]  # what is closed is not opened again
         if kind == "cancel" and "undo" in letter:
             taken = [one.but(cleared=[]) for one in taken]  # the path to undo is the one that was taken, failures included
@@ -378,6 +380,7 @@ def _claimed(engine: Engine, journal: Journal, records: list[rec.Record]) -> boo
 
     The parent of a child run is told before, so that no crash keeps it from learning of an end, and after, where it has looked meanwhile.
     """
+    refuse_away(journal.head)
     by = str(getattr(records[-1], "by", ""))
     tell_parent(engine.store, engine.clock, journal, by=by)
     try:
@@ -395,6 +398,7 @@ def _is_owned(engine: Engine, head: Head) -> bool:
 
 
 def _refuse_final(head: Head) -> None:
+    refuse_away(head)
     if head.status in ("done", "cancelled"):
         raise Refusal(f"run {head.run_id!r} is {head.status} and stays so; nothing was changed")
 

@@ -36,7 +36,10 @@ def refusing_unknown(kind: type[T]) -> type[T]:
     return kind
 
 
-STATUSES = ("queued", "running", "waiting", "blocked", "failed", "done", "cancelled", "stopped")
+AWAY = ("moving", "moved")
+"""Statuses of runs that are on their way to another store, or are there."""
+
+STATUSES = ("queued", "running", "waiting", "blocked", "failed", "done", "cancelled", *AWAY, "stopped")
 """Where a run may stand; stopped ones are recorded as running, and their owner is dead."""
 
 

@@ -264,7 +264,9 @@ def _looked_at(families: Families, head: Head) -> tuple[Journal, Sequence[Row]] 
 
 
 def _still_needed(families: Families, journal: Journal) -> str:
-    """Why somebody still needs a run that has ended, or nothing."""
+    """Why somebody still needs a run that has ended, or nothing; what it left open is looked after where it was moved to."""
+    if journal.head.status == "moved":
+        return ""
     doubts = journal.open_doubts(ended=True)
     if doubts:
         return f"step {doubts[0][0]}, {doubts[0][1].name}, is in doubt; `holdfast inbox` shows how to settle it"
@@ -276,6 +278,8 @@ def _still_needed(families: Families, journal: Journal) -> str:
 
 def _lightened(engine: Engine, ordered: Ordered, plan: Plan, head: Head) -> Pruned:
     """Let the details of one run go; one that has an owner is left alone."""
+    if head.status == "moving":
+        return _about(head, "kept", why="it is being moved")
     if head.owner is not None:
         return _about(head, "kept", why=f"it executes in {head.owner}, or did until that process died")
     aged_us = ordered.retention.before_us("details", plan.now_us)

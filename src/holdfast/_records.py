@@ -9,24 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Any, ClassVar
+from typing import Any
 
-from ._facts import Fact, fact
+from ._facts import COLUMNS, Json, Record, fact
+from ._transfers import RunArrived, RunHandedOver, RunMoved, RunSealed, RunUnsealed
 
-Json = dict[str, Any]
-
-COLUMNS = frozenset({"step_id", "value", "args"})
-"""Fields that are columns of a row instead of part of its body."""
-
-
-@fact(kw_only=True)
-class Record(Fact):
-    """What all facts have: the step they speak of, if any, and the data they carry."""
-
-    kind: ClassVar[str] = ""
-    step_id: str = ""
-    value: bytes | None = None
-    args: bytes | None = None
+__all__ = ["COLUMNS", "KINDS", "Json", "Record", "RunArrived", "RunHandedOver", "RunMoved", "RunSealed", "RunUnsealed", "cost_usd"]
+"""What is defined elsewhere, and is looked for here."""
 
 
 @fact(kw_only=True)
@@ -531,8 +520,8 @@ KINDS: dict[str, type[Record]] = {
     cls.kind: cls
     for cls in (
         RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunForked,
-        RunRepaired, RunPruned, RunUndoing, RunContinued, MilestoneReached, StepPartial, StepStarted, AttemptFailed, StepDone, StepFailed,
-        StepBrokenOff,
+        RunRepaired, RunPruned, RunUndoing, RunContinued, RunSealed, RunHandedOver, RunMoved, RunArrived, RunUnsealed, MilestoneReached,
+        StepPartial, StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
         DoubtOpened, DoubtSettled, AskOpened, AskAnswered, AskClosed, WaitBegun, MessageTaken, BudgetSet, WatchTaken, WatchDrifted,
         ChildStarted, ModelChanged, ModelAccepted, TimeoutFired, StateSaved, StepEdited, StateEdited, TimeRead,
     )

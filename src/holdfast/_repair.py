@@ -18,6 +18,7 @@ from ._failpoints import reach
 from ._ids import checked_run_id, checked_text
 from ._inspect import checkpoint_of
 from ._journal import Journal
+from ._options import AWAY, STATUSES
 from ._replay import History
 from .codec.fingerprint import args_match
 from .errors import Damaged, Refusal, StoreDamaged, UnknownRun
@@ -31,6 +32,8 @@ MOST = 1 << 48
 
 SHOWN = 80
 POINTERS = "what points at its records is damaged"
+
+AWAY_KINDS = frozenset({rec.RunSealed.kind, rec.RunHandedOver.kind, rec.RunMoved.kind, rec.RunArrived.kind, rec.RunUnsealed.kind})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,7 @@ def repair(engine: Engine, run_id: str, *, dry_run: bool, by: str, reason: str) 
         raise UnknownRun(run_id, store.url)
     damage = _examined(run_id, head, rows, unread=_unread_why(engine, run_id, rows))
     _refuse_half_fork(damage)
+    _refuse_moved(damage)
     _refuse_lost_generations(damage)
     mending, records = _decided(damage, by=by, reason=reason)
     if dry_run:
@@ -113,6 +117,16 @@ def _refuse_half_fork(damage: _Damage) -> None:
     if started is not None and started.fork_of and damage.journal.forked is None:
         lost = f"what run {run_id!r} knows of {started.fork_of!r}, of which it is a fork, is damaged"
         raise Refusal(f"{lost}; nothing was changed. Fork {started.fork_of!r} again")
+
+
+def _refuse_moved(damage: _Damage) -> None:
+    """Going back behind the seal of a run that is elsewhere would make two of it."""
+    stands = damage.head.status if damage.head is not None else ""
+    told = bool(AWAY_KINDS & {row.kind for row in damage.bad}) or damage.journal.head.status in AWAY
+    if not damage.lossless() and (stands in AWAY or (told and stands not in STATUSES)):
+        run_id = damage.journal.head.run_id
+        remedy = "Repair or copy it where it is; a move that was interrupted is finished from a backup of this store"
+        raise Refusal(f"run {run_id!r} was moved from here, or was about to be; nothing was changed. {remedy}")
 
 
 def _refuse_lost_generations(damage: _Damage) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from . import _records as rec
 from ._answers import harmless
 from ._artifact import Desk, at_desk
+from ._away import refuse_away
 from ._calls import Call, shown_call
 from ._chain import CHILD_OF, args_digest
 from ._clock import to_datetime
@@ -166,6 +167,7 @@ def _acquire(engine: Engine, order: Order) -> Errand:
             journal, claim, forsaken = Journal(order.run_id), _started(engine, order), []
         else:
             journal = Journal.load(*loaded)
+            refuse_away(journal.head)
             _refuse_conflict(order, journal)
             if journal.head.status in ("done", "cancelled") and not order.undoes(journal):
                 return journal

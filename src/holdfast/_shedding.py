@@ -111,7 +111,7 @@ class _Needs:
         ends = [index for index, (row, one) in enumerate(self._pairs) if isinstance(one, rec.RunContinued) and row.at_us < before_us]
         made = [index for index, (_, one) in enumerate(self._pairs) if isinstance(one, rec.RunForked)]
         gone = range(max(made, default=0) + 1, ends[-1] if ends else 0)
-        edited = any(isinstance(self._pairs[index][1], EDITS) for index in gone)
+        edited = any(isinstance(self._pairs[index][1], (*EDITS, rec.RunArrived)) for index in gone)
         told = any(heard(self._pairs[index][1].value)[0] for index in made)  # which of these a call took over, later rows say
         return range(0) if told or (edited and self._known) else gone
 

@@ -16,6 +16,7 @@ from itertools import takewhile
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from . import _records as rec
+from ._away import refuse_away
 from ._chain import CHILD_OF, record_of
 from ._decorators import Step
 from ._engine import Engine
@@ -114,6 +115,7 @@ def fork(
 ) -> Forked:
     """Make another run that goes on from a step of this one, with these results in the place of the recorded ones."""
     head, rows = loaded(engine, run_id)
+    refuse_away(head)
     journal = Journal.load(head, rows)
     after = point(journal, at)
     _refuse_unsettled(engine, journal, at, after)
@@ -140,6 +142,18 @@ def fork_child(engine: Engine, source: str, new_id: str, *, parent: dict[str, st
     made = _made(engine, new_id, rows, journal, [], at=BEGINNING, after=journal.began, said=said, parent=parent)
     if made is None:
         raise Refusal(f"there is a run {new_id!r} already, and it is not that child run; it is unchanged")
+
+
+def branched(
+    engine: Engine, new_id: str, rows: Sequence[Row], journal: Journal, *, at: str, refs: Sequence[str], said: Word, untouched: bool
+) -> Forked | None:
+    """Make a run that stands in another place, and of which these are the records, into a fork here; `refs` are its artifacts, kept here.
+
+    None where another run has that id or, if the fork must be `untouched`, where somebody has gone on with it.
+    """
+    after = point(journal, at)
+    _refuse_unsettled(engine, journal, at, after)
+    return _made(engine, new_id, rows, journal, [], at=at, after=after, said=said, untouched=untouched, blobs=refs)
 
 
 def point(journal: Journal, step_id: str) -> int:
@@ -222,6 +236,7 @@ def _end_of(child: History) -> str:
 
 def _refuse_unfit_status(engine: Engine, journal: Journal) -> None:
     head = journal.head
+    refuse_away(head)
     if head.status in ("done", "cancelled"):
         raise Refusal(f"run {head.run_id!r} is {head.status} and stays so; nothing was changed. Branch it: holdfast fork {head.run_id}")
     if journal.undoing is not None:
@@ -353,7 +368,7 @@ def _is_cancelled(engine: Engine, run_id: str) -> bool:
 
 def _made(
     engine: Engine, new_id: str, rows: Sequence[Row], journal: Journal, corrections: Sequence[rec.StepEdited | rec.StateEdited],
-    *, at: str, after: int, said: Word, untouched: bool = False, parent: dict[str, str] | None = None,
+    *, at: str, after: int, said: Word, untouched: bool = False, parent: dict[str, str] | None = None, blobs: Sequence[str] | None = None,
 ) -> Forked | None:  # fmt: skip
     """The fork under this id; None where another run has it or, if it must be `untouched`, where somebody has gone on with it."""
     forked = rec.RunForked(
@@ -362,7 +377,7 @@ def _made(
     )  # fmt: skip
     if engine.store.head(new_id) is None:
         append = _sealed(engine, new_id, _copied(rows, journal, after, parent or {}), [forked, *corrections])
-        append = append._replace(refs=_referred(engine, journal.head.run_id, append.rows))
+        append = append._replace(refs=_referred(_blobs_of(engine, journal.head.run_id) if blobs is None else blobs, append.rows))
         reach("fork.before")
         (stale,) = engine.store.append([append])
         reach("fork.after")
@@ -374,12 +389,14 @@ def _made(
     return Forked(new_id, existed=True) if _is_there(engine, new_id, [forked, *corrections], untouched=untouched) else None
 
 
-def _referred(engine: Engine, source: str, rows: Sequence[Row]) -> list[str]:
+def _blobs_of(engine: Engine, source: str) -> list[str]:
+    return engine.store.blob_refs(source) if isinstance(engine.store, Shelf) else []
+
+
+def _referred(blobs: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """The artifacts of the source that stand in the fork, also in what it only knows: they stay when the source goes."""
-    if not isinstance(engine.store, Shelf):
-        return []
     texts = [text for row in rows for text in (row.body, row.value, row.args) if text]
-    return [digest for digest in engine.store.blob_refs(source) if any(digest.encode() in text for text in texts)]
+    return [digest for digest in blobs if any(digest.encode() in text for text in texts)]
 
 
 def _known(rows: Sequence[Row], journal: Journal, after: int) -> bytes:

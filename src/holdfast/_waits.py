@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, TypeVar, overload
 from . import _records as rec
 from ._answers import Wants, misfit, shown, wants_of
 from ._asking import consult
+from ._away import left
 from ._calls import SHOWN, Call, Spec
 from ._commands import Came, Commit, Life, Pause, WaitForPerson
 from ._decorators import Step
@@ -26,10 +27,11 @@ from ._duration import Duration, seconds
 from ._failpoints import reach
 from ._ids import checked_run_id, checked_text
 from ._mail import Message
+from ._options import AWAY
 from ._replay import QUESTION
 from ._run import A_TIME, LETTER_GRACE_US, MESSAGE, Body, Run, Scope, active, place
 from .codec.values import codec_for
-from .errors import Misuse, NestedStep, NoRun, NotKept, Undeliverable, WrongMode
+from .errors import Misuse, NestedStep, NoRun, NotKept, RunMoved, Undeliverable, WrongMode
 
 T = TypeVar("T")
 
@@ -252,13 +254,17 @@ def _posted(run_id: str, name: str, value: object) -> None:
     assert isinstance(where, Body)
     run = where.run
     head = run.committer.store.head(checked_run_id(run_id))
-    if head is None or head.status in ("done", "cancelled"):
-        raise Undeliverable(run_id, name, "there is no such run" if head is None else f"it is {head.status}")
+    if head is None or head.status in ("done", "cancelled", *AWAY):
+        way = "" if head is None or head.status not in AWAY else f" {head.note}"
+        raise Undeliverable(run_id, name, "there is no such run" if head is None else f"it is {head.status}{way}")
     body = {"name": name, "value": value, "by": f"run {run.id}", "key": run.sending_key(where.call)}
     where.at_once = True
     run.flush()  # what the message relies on must not be lost once it is sent
     reach("send.before")
-    run.committer.store.post(run_id, "message", json.dumps(body).encode(), run.clock.now_us())
+    try:
+        left(run.committer.store, run.clock, run_id, ("message", json.dumps(body).encode()))
+    except RunMoved as error:
+        raise Undeliverable(run_id, name, f"it is being moved {error.where}") from error
     reach("send.after")
 
 

@@ -268,6 +268,22 @@ class RunPruned(RunError):
         return f"{gone}: its records and its result are gone, and it is not executed again. To do the work once more, give another run_id"
 
 
+class RunMoved(RunError):
+    """The run is in another store by now, or on its way there; here nobody can do anything with it."""
+
+    def __init__(self, run_id: str, status: str, where: str) -> None:
+        self.run_id, self.status, self.where = run_id, status, where
+        super().__init__(run_id, status, where)
+
+    def __str__(self) -> str:
+        if self.status == "moved":
+            return f"run {self.run_id!r} was moved {self.where}; what is left here is history, and nothing was changed. Name that store"
+        way, _, url = self.where.partition(" ")
+        here = f"--to {url}; or take it back: holdfast move {self.run_id} --back"
+        finish = here if way == "to" else f"--store {url} --to URL, the URL of this store"
+        return f"run {self.run_id!r} is being moved {self.where}; nothing was changed. To finish that: holdfast move {self.run_id} {finish}"
+
+
 class BadRunId(RunError):
     """A run id that cannot be a file name or a path of a URL."""
 

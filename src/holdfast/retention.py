@@ -16,7 +16,7 @@ from holdfast._options import refusing_unknown
 from holdfast.errors import Misuse
 from holdfast.store import Head
 
-FINAL = ("done", "cancelled")
+FINAL = ("done", "cancelled", "moved")
 """Statuses that no run leaves."""
 
 

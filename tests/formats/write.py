@@ -14,7 +14,7 @@ from typing import Literal
 
 import holdfast as hf
 from crashing import Crash, play
-from holdfast import _pruning
+from holdfast import _moving, _pruning
 from holdfast.store import FORMAT, Query, Row
 from holdfast.stores.memory import MemoryStore
 
@@ -262,6 +262,7 @@ def record() -> None:
     play(STORE, parenting, run_id="old-parent")
     record_pruned()
     record_branches()
+    record_moves()
 
 
 def record_pruned() -> None:
@@ -280,6 +281,22 @@ def record_branches() -> None:
         app.fork("old-source", at=1, edits={1: "x"}, effects="reuse", new_id="old-fork", by="ann", reason="what if")
         app.edit("old-fork", 1, "y", by="ann", reason="rather so")
         app.edit_state("old-fork", ["z"], at=1, effects="repeat", by="ann", reason="and so")
+
+
+def record_moves() -> None:
+    """A run goes to another store, one comes from there, and one stays because the other store has another run of its id."""
+    other = MemoryStore()
+    for store, run_id in ((STORE, "old-moved"), (other, "old-arrived"), (STORE, "old-unsealed")):
+        with suppress(hf.RunWaiting):
+            play(store, waiting, run_id=run_id)
+    with hf.Holdfast(STORE) as app, hf.Holdfast(other) as there:
+        app.send("old-moved", "note", "!", by="bob")
+        app.move("old-moved", to=other, by="ann", reason="room")
+        there.send("old-arrived", "note", "!", by="bob")
+        there.move("old-arrived", to=STORE, by="ann")
+        order = _moving.ordered(app.engine, other, "old-unsealed", by="ann", reason="")
+        assert list(_moving._sealed(order, "token"))
+        app.move("old-unsealed", back=True, by="ann", reason="not there")
 
 
 def lose_the_tail(run_id: str) -> None:

@@ -21,7 +21,7 @@ GAP = Line("")
 
 STATUS_STYLES = {
     "running": "green", "queued": "blue", "waiting": "yellow", "blocked": "magenta", "failed": "red",
-    "done": "", "cancelled": "dim", "stopped": "red",
+    "done": "", "cancelled": "dim", "stopped": "red", "moving": "yellow", "moved": "dim",
 }  # fmt: skip
 STATE_STYLES = {
     "started": "green", "done": "", "in doubt": "yellow", "broken off": "yellow", "failed": "red", "attempt failed": "red",
@@ -57,7 +57,7 @@ class Setting:
 
     def command(self, command: str) -> str:
         """A command as it must be typed to mean the same store."""
-        return command if self.store is None else f"{command} --store {shlex.quote(self.store)}"
+        return command if self.store is None or " --store " in command else f"{command} --store {shlex.quote(self.store)}"
 
 
 def runs_page(runs: Sequence[Summary], *, limit: int, setting: Setting) -> Page:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.store import Append, Head, Prunable, Query, Removal, Shedding, Stale, Store, Tombstone
+from holdfast.store import Append, Head, Prunable, Query, Removal, Repair, Repairable, Shedding, Stale, Store, Tombstone
 from holdfast.testing.sample import create, head, listed, onward, repair, repaired, row
 
 
@@ -89,6 +89,18 @@ class PrunableConformance:
         assert store.check() == []
         assert pruned.remove([removal(head("run", 8))]) == [True]
         assert store.load("run") is None
+
+    def test_a_run_that_lacks_rows_in_its_middle_is_put_in_place_as_a_whole(self, store: Store) -> None:
+        pruned, kept = prunable(store), [row(1), row(4), row(5)]
+        if not isinstance(store, Repairable):
+            pytest.skip("this store cannot move rows aside")
+        store.enroll("me")
+        ordered = Repair("run", None, (), kept, head("run", 5), 7, "ann", "it came from elsewhere")
+        assert (store.set_aside(ordered), store.set_aside(ordered)) == (True, False)
+        assert store.load("run") == (head("run", 5), kept)
+        assert store.append([onward("run", 5)]) == [None]
+        assert store.check() == []
+        assert pruned.remove([removal(head("run", 6))]) == [True]
 
     def test_rows_of_a_run_that_moved_are_not_rewritten(self, store: Store) -> None:
         pruned = prunable(store)

@@ -1,0 +1,102 @@
+"""The verbs of `Holdfast` that take runs from one store to another: `move` hands one over, `copy` leaves it where it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import Misuse
+from .store import Store
+
+if TYPE_CHECKING:
+    from ._copying import Copying
+    from ._engine import Engine
+    from ._moving import Moving
+
+
+MEMORY = "memory:"
+
+
+class Transferring:
+    """What an opened store can do with another one."""
+
+    engine: Engine
+
+    def watch(self, items: Iterable[str], total: int, what: str) -> Iterable[str]:
+        """How far long work is: what is done, of how much, and its name; whoever shows it puts another function in this place."""
+        del total, what
+        return items
+
+    def move(
+        self,
+        run_id: str,
+        *,
+        to: Store | str | Path | None = None,
+        back: bool = False,
+        dry_run: bool = False,
+        by: str | None = None,
+        reason: str = "",
+    ) -> Moving:
+        """Hand a run, with its child runs, over to another store: it goes on there, and is closed here. Interrupted, it is repeated.
+
+        With back=True a move that was interrupted is taken back, as long as the run is not handed over. With dry_run=True only say what
+        would be moved, or what hinders it.
+        """
+        from . import _moving, _operate
+
+        who = by or _operate.somebody()
+        if back == (to is not None) or (back and dry_run):
+            raise Misuse("move takes one of to=, which dry_run=True goes with, and back=True; nothing was changed")
+        if to is None:
+            return _moving.take_back(self.engine, run_id, by=who, reason=reason)
+        with self.beside(to) as target:
+            order = _moving.ordered(self.engine, target.store, run_id, by=who, reason=reason)
+            return _moving.planned(order) if dry_run else _moving.move(order, self.watch)
+
+    def copy(
+        self,
+        what: str | Path,
+        *,
+        to: Store | str | Path | None = None,
+        new_id: str | None = None,
+        dry_run: bool = False,
+        by: str | None = None,
+        reason: str = "",
+    ) -> Copying:
+        """Copy a run to another store or into an archive, a file whose name ends in .holdfast; or, with such a file, read it back.
+
+        A run that has ended comes in as it is. Any other one comes in as a fork, under `new_id` or an id of its own, and knows what its
+        source did; the source is not changed. An archive is read into `to`, or into this store.
+        """
+        from . import _copying, _operate
+
+        ordered = _copying.Ordered(_copying.word(by or _operate.somebody(), reason), new_id, dry_run)
+        if _copying.is_archive(what):
+            with self.beside(to) if to is not None else _itself(self) as target:
+                return _copying.read_back(target.engine, Path(what), ordered, self.watch)
+        if to is None:
+            raise Misuse("copy needs to=, another store or a file that ends in .holdfast; nothing was copied")
+        if not isinstance(to, Store) and _copying.is_archive(to):
+            return _copying.write_out(self.engine, str(what), Path(str(to)), ordered, self.watch)
+        with self.beside(to) as target:
+            return _copying.copy(self.engine, target.engine, str(what), ordered, self.watch)
+
+    @contextmanager
+    def beside(self, place: Store | str | Path) -> Iterator[Any]:
+        """Another store, opened for as long as it is used; one that somebody else has opened stays open."""
+        if str(place) == MEMORY:
+            raise Misuse("a store in memory is gone with this process, and the run would be too; nothing was changed. Name another store")
+        opening: Any = type(self)
+        other = opening(place)
+        try:
+            yield other
+        finally:
+            if not isinstance(place, Store):
+                other.close()
+
+
+@contextmanager
+def _itself(app: Transferring) -> Iterator[Transferring]:
+    yield app
