@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from . import _records as rec
 from ._run import Body
+from .store import Transaction
 
 T = TypeVar("T")
 
@@ -31,11 +32,13 @@ class Invoke(NamedTuple):
 class Settle(NamedTuple):
     """Make the records durable, the last of which is an outcome, and wait until it may be given back to the code.
 
-    Where it `may_wait`, the run decides when it becomes durable: with the next thing that must be, at the latest.
+    Where it `may_wait`, the run decides when it becomes durable: with the next thing that must be, at the latest. What is done `within` a
+    transaction of the user's commits with it.
     """
 
     records: Sequence[rec.Record]
     may_wait: bool = False
+    within: Transaction | None = None
 
 
 class Turn(NamedTuple):

@@ -62,7 +62,12 @@ class Fail(Fact):
     """Raise `InDoubt` into the agent."""
 
 
-Action: TypeAlias = Resend | Verify | Reset | Ask | Fail
+@fact()
+class Together(Fact):
+    """There is no doubt: it commits with its outcome in one transaction."""
+
+
+Action: TypeAlias = Resend | Verify | Reset | Ask | Fail | Together
 
 
 @fact()
@@ -115,7 +120,7 @@ def settle(call: Call, doubt: Uncertain) -> Life[Move]:
     if doubt.asked:
         return (yield from _ask(call, doubt, ""))
     match action:
-        case None | Ask():
+        case None | Ask() | Together():  # where another version of the code had begun it otherwise
             return (yield from _ask(call, doubt, "a person must say"))
         case Fail():
             return (yield from give_up(call, doubt))

@@ -54,6 +54,16 @@ CHILDREN = ("child.before", "child.after", "child.before_take", "child.after_tak
 TIME_TRAVEL = ("edit.before", "edit.after", "fork.before", "fork.after", "effect.before_reuse", "effect.after_reuse")
 """Places that are passed by who goes back in a run, and by a call whose result is taken over."""
 
+TRANSACTIONS = (
+    "transaction.before",
+    "transaction.begun",
+    "transaction.after_body",
+    "transaction.before_commit",
+    "transaction.after_commit",
+    "transaction.after",
+)
+"""Places that only a step passes which commits with its outcome in one transaction."""
+
 BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after", *PRUNES)
 """Places that no run passes."""
 
@@ -64,7 +74,7 @@ def arm(spec: str) -> None:
     """Arm `name:count`; an unknown name is an error, so that a sweep cannot silently test nothing."""
     global _armed  # noqa: PLW0603 (a process has one set of failpoints)
     name, _, count = spec.partition(":")
-    if name not in (*NAMES, *WAITS, *ARTIFACTS, *MILESTONES, *CHILDREN, *TIME_TRAVEL, *BESIDE):
+    if name not in (*NAMES, *WAITS, *ARTIFACTS, *MILESTONES, *CHILDREN, *TIME_TRAVEL, *TRANSACTIONS, *BESIDE):
         raise ValueError(f"no failpoint is called {name!r}")
     _armed = {name: int(count or 1)}
 

@@ -14,7 +14,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,6 +37,7 @@ from holdfast.store import (
     Stale,
     Swept,
     Tombstone,
+    Transaction,
 )
 from holdfast.stores import _postgres_blobs as blobs
 from holdfast.stores import _postgres_changed as changed
@@ -48,6 +49,7 @@ from holdfast.stores._postgres_check import findings
 from holdfast.stores._postgres_heads import listed
 from holdfast.stores._postgres_line import BUSY_LIMIT_S, PATIENCE_S, Connection, Line, Lines, Lost
 from holdfast.stores._postgres_schema import prepare, store_id
+from holdfast.stores._postgres_transaction import Transactions
 
 READERS = 4
 TRIES = 5
@@ -88,6 +90,7 @@ class PostgresStore:
         self._writer = Line(self._address, get_ready)
         self._others = Lines(self._address, READERS)
         self._live = live.LiveLines(self._address)
+        self._transactions = Transactions(self._address)
         try:
             with self._os_errors():
                 self._locks = OwnerLocks(_lock_folder(self._others.run(store_id)))
@@ -123,6 +126,9 @@ class PostgresStore:
                     raise StoreFailed(self.url, f"{lost.said.reason}. {NOT_KNOWN}") from lost.__cause__
             except StoreFailed as error:
                 raise StoreFailed(self.url, f"{error.reason}. {NOT_KNOWN}") from error.__cause__
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        return self._transactions.begun()
 
     def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
         return self.rows_after(run_id, 0)
@@ -236,6 +242,7 @@ class PostgresStore:
 
     def close(self) -> None:
         self._live.close()
+        self._transactions.close()
         self._writer.close()
         self._others.close()
         self._locks.close()
