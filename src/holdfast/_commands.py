@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from . import _records as rec
+from ._bell import News
 from ._run import Body
 from .store import Transaction
 
@@ -48,9 +49,10 @@ class Turn(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Let time go by."""
+    """Let time go by, or until there is news."""
 
     seconds: float
+    news: News | None = None
 
 
 class WaitForPerson(NamedTuple):

@@ -16,7 +16,7 @@ Every method may be called from any thread. What `append` has returned survives 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, NamedTuple, Protocol, runtime_checkable
 
@@ -272,6 +272,18 @@ class Live(Protocol):
 
     def rows_after(self, run_id: str, seq: int) -> tuple[Head, list[Row]] | None:
         """The head and the rows behind `seq`, seen at one moment; None where there is no such run."""
+
+
+@runtime_checkable
+class Ringing(Protocol):
+    """A store that tells when there is news of a run, also from other processes, so that who waits need not wait until it looks again."""
+
+    def listen(self, hear: Callable[[str], object]) -> None:
+        """From now on call `hear`, from a thread of the store's, with the id of each run that was posted to, or that nobody owns any more.
+
+        With "" where some may have been missed. It is called once per store; `hear` must be brief. News may be late, or lost: who waits
+        looks now and then all the same.
+        """
 
 
 @runtime_checkable
