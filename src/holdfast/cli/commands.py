@@ -16,6 +16,8 @@ from holdfast.cli.exits import MEANINGS, Exit
 from holdfast.cli.following import EXAMPLES as TAILS
 from holdfast.cli.following import tail
 from holdfast.cli.location import opened
+from holdfast.cli.migrating import EPILOG as MIGRATIONS
+from holdfast.cli.migrating import migrate
 from holdfast.cli.options import (
     STATUSES,
     ByOption,
@@ -355,6 +357,7 @@ app.command(epilog=timetravel.FORK_EXAMPLES)(timetravel.fork)
 app.command(epilog=timetravel.EDIT_EXAMPLES)(timetravel.edit)
 app.command(epilog=examples("holdfast artifact order-47", "holdfast artifact order-47 3f7a91 --to report.pdf"))(artifacts.artifact)
 app.command(epilog=EPILOG)(prune)
+app.command(epilog=MIGRATIONS)(migrate)
 
 
 @app.command(epilog=examples("holdfast demo"))

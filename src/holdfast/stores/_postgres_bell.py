@@ -36,10 +36,12 @@ class Listening:
         self._thread: threading.Thread | None = None
         self._nudged = self._nudge = -1
         self._complained = False
+        self._pid = 0
 
     def begin(self, hear: Callable[[str], object]) -> None:
         """Hear from now on, in a thread of its own."""
         self._nudged, self._nudge = os.pipe()
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._loop, args=(hear,), name="holdfast-bell", daemon=True)
         self._thread.start()
 
@@ -48,7 +50,7 @@ class Listening:
         if self._closing.is_set():
             return
         self._closing.set()
-        if self._thread is not None:
+        if self._thread is not None and self._pid == os.getpid():  # a child that was forked has neither thread nor pipe of its own
             os.write(self._nudge, b".")
             self._thread.join()
             os.close(self._nudge)

@@ -43,14 +43,16 @@ from holdfast.stores import _postgres_blobs as blobs
 from holdfast.stores import _postgres_changed as changed
 from holdfast.stores import _postgres_live as live
 from holdfast.stores._owners import OwnerLocks
-from holdfast.stores._postgres_address import address_of
+from holdfast.stores._postgres_address import Address, address_of
 from holdfast.stores._postgres_append import TOLD, get_ready, head_of, landed, plain, row_of, sql_text, written
 from holdfast.stores._postgres_bell import Listening
 from holdfast.stores._postgres_check import findings
 from holdfast.stores._postgres_heads import listed
 from holdfast.stores._postgres_line import BUSY_LIMIT_S, PATIENCE_S, Connection, Line, Lines, Lost
-from holdfast.stores._postgres_schema import prepare, store_id
+from holdfast.stores._postgres_schema import VERSION, prepare, store_id, to_do
 from holdfast.stores._postgres_transaction import Transactions
+
+__all__ = ["VERSION", "PostgresStore", "address_of", "migrate", "outstanding"]
 
 READERS = 4
 TRIES = 5
@@ -74,10 +76,20 @@ ONE_MOMENT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 def migrate(url: str) -> list[str]:
     """Make the tables, or bring them up to date; gives the names of what was applied. Opening the store does the same."""
+    return _once(url, prepare)
+
+
+def outstanding(url: str) -> list[str]:
+    """What that would apply; nothing is changed."""
+    return _once(url, to_do)
+
+
+def _once(url: str, work: Callable[[Connection, Address], list[str]]) -> list[str]:
+    """Do something with a session that is not needed afterwards."""
     line = Line(address_of(url))
     try:
         with line.held():
-            return line.attempt(lambda connection: prepare(connection, line.address), line.session())
+            return line.attempt(lambda connection: work(connection, line.address), line.session())
     finally:
         line.close()
 
