@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -18,6 +23,7 @@ from holdfast._journal import Journal
 from holdfast.errors import LeaseLost
 from holdfast.stores.postgres import PostgresStore
 
+HERE = Path(__file__).parent
 NAME = f"bookings_{secrets.token_hex(4)}"
 INSERT = f"INSERT INTO {NAME} (item) VALUES (%s) RETURNING id"
 
@@ -313,3 +319,18 @@ def test_a_fork_knows_that_it_happened_and_an_undo_takes_it_back(postgres_store:
     assert booked(table) == ["a", "not a"]
 
 
+
+
+def test_the_page_about_it_shows_what_works(postgres_url: str, tmp_path: Path) -> None:
+    page = (HERE.parent / "docs" / "transactions.md").read_text()
+    (sql,), (code,) = (re.findall(rf"^```{kind}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL) for kind in ("sql", "python"))
+    (tmp_path / "travel.py").write_text(code)
+    schema = f"t_{secrets.token_hex(6)}"
+    options = f"schema={schema}&options=-csearch_path%3D{schema}_own"
+    env = {**os.environ, "PYTHONPATH": str(HERE.parent / "src"), "HOLDFAST_STORE": f"{postgres_url}?{options}"}
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute(f"CREATE SCHEMA {schema}_own; SET search_path = {schema}_own; {sql}".encode())
+        for _ in range(2):
+            done = subprocess.run([sys.executable, "travel.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+            assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+        assert admin.execute("SELECT customer, seat FROM bookings").fetchall() == [("ann", "12A")]

@@ -64,10 +64,10 @@ class Fail(Fact):
 
 @fact()
 class Together(Fact):
-    """There is no doubt: it commits with its outcome in one transaction."""
+    """In place of an action: it commits with its outcome in one transaction, and is never in doubt."""
 
 
-Action: TypeAlias = Resend | Verify | Reset | Ask | Fail | Together
+Action: TypeAlias = Resend | Verify | Reset | Ask | Fail
 
 
 @fact()
