@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import secrets
@@ -17,7 +18,7 @@ import pytest
 
 import holdfast as hf
 import holdfast.sync as hfs
-from crashing import lines, loaded
+from crashing import lines, loaded, records
 from holdfast import _records as rec
 from holdfast._journal import Journal
 from holdfast.errors import LeaseLost
@@ -208,6 +209,51 @@ def test_many_runs_on_one_loop(postgres_store: PostgresStore, table: psycopg.Con
         results = asyncio.run(shop(app))
     assert sorted(number for result in results for number in result) == list(range(1, 25))
     assert sorted(booked(table)) == sorted("abcdefghijkl" * 2)
+
+
+def test_a_body_that_is_interrupted_did_not_happen_and_is_done_when_the_run_goes_on(
+    postgres_store: PostgresStore, table: psycopg.Connection[Any]
+) -> None:
+    pressed: list[bool] = []
+
+    @hf.transaction
+    def booking() -> str:
+        hf.connection().execute(INSERT.encode(), ("once",))
+        if not pressed:
+            pressed.append(True)
+            raise KeyboardInterrupt
+        return "booked"
+
+    @hf.agent
+    def agent() -> str:
+        return booking()
+
+    with hf.Holdfast(postgres_store) as app:
+        with pytest.raises(KeyboardInterrupt):
+            app.run(agent, run_id="r")
+        assert app.inbox() == []
+        assert app.run(agent, run_id="r", wait=False) == "booked"
+        assert [line.call for line in app.history("r") if line.state == "done"][0].startswith("booking(")
+    assert booked(table) == ["once"]
+
+
+def test_states_that_branches_change_are_saved_in_the_order_in_which_they_were_looked_at(
+    postgres_store: PostgresStore, table: psycopg.Connection[Any]
+) -> None:
+    def branch(seen: list[int], number: int) -> int:
+        seen.append(number)
+        return book(str(number))
+
+    @hf.agent
+    def agent() -> int:
+        seen: list[int] = hf.state([])
+        return len(hfs.map(lambda number: branch(seen, number), range(8)))
+
+    with hf.Holdfast(postgres_store) as app:
+        assert app.run(agent, run_id="r") == 8
+        saved = [json.loads(record.value or b"") for record in records(postgres_store) if isinstance(record, rec.StateSaved)]
+    assert [len(state) for state in saved] == sorted(len(state) for state in saved)
+    assert sorted(saved[-1]) == list(range(8))
 
 
 def test_no_verbs_inside_and_no_connection_outside(postgres_store: PostgresStore, table: psycopg.Connection[Any]) -> None:

@@ -119,18 +119,24 @@ class Committer:
         await held(ticket.future)
         return ticket.result()
 
-    def commit_within(self, journal: Journal, records: Sequence[rec.Record], transaction: Transaction) -> int:
-        """Write in a transaction of the user's, which commits with it; `Undone` where both were rolled back.
+    def commit_within(
+        self, journal: Journal, riders: Sequence[rec.Record], records: Sequence[rec.Record], transaction: Transaction
+    ) -> int:
+        """Write in a transaction of the user's, which commits with it; where both are rolled back (`Undone`), what rides is written alone.
 
-        What this run had queued before is numbered before it, and what it queues meanwhile behind it; other runs are not held up.
+        Whoever calls has `journal.lent`: what this run had queued before is numbered before, and what it queues meanwhile behind this.
+        Other runs are not held up.
         """
-        with journal.lent:
-            journal.begin_write()
-            try:
-                self.settle(self._put_now(Ticket(journal, (), guard=lambda: False)))
-                return self._write_within(journal, records, transaction)
-            finally:
-                journal.end_write()
+        journal.begin_write()
+        try:
+            self.settle(self._put_now(Ticket(journal, (), guard=lambda: False)))
+            return self._write_within(journal, [*riders, *records], transaction)
+        except Undone:
+            if riders:
+                self.settle(self._put_now(Ticket(journal, riders)))
+            raise
+        finally:
+            journal.end_write()
 
     def _write_within(self, journal: Journal, records: Sequence[rec.Record], transaction: Transaction) -> int:
         append = journal.seal(records, at_us=self.clock.now_us())

@@ -15,7 +15,7 @@ from ._run import Run, Scope, place
 from ._staying import LOOK_S
 from ._waiters import Waiter
 from .errors import BranchLost, NotKept, Parked, Unwinding
-from .store import Transaction, Undone
+from .store import Transaction
 
 T = TypeVar("T")
 
@@ -147,15 +147,14 @@ def _settle_now(run: Run, outcome: Settle) -> int | None:
 
 
 def _commit_within(run: Run, records: Sequence[rec.Record], transaction: Transaction) -> int:
-    """Commit together with what the body did; where both are undone, what rides is written without them."""
-    with run.lock:
+    """Commit together with what the body did."""
+    with run.lock:  # what rides must be numbered in the order in which it was looked at
         riders = run.with_riders(())
+        run.journal.lent.acquire()
     try:
-        seq = run.committer.commit_within(run.journal, [*riders, *records], transaction)
-    except Undone:
-        if riders:
-            run.committer.commit(run.journal, riders)
-        raise
+        seq = run.committer.commit_within(run.journal, riders, records, transaction)
+    finally:
+        run.journal.lent.release()
     if run.riders.unkept is not None:
         raise _unkept(run, run.riders.unkept)
     return seq

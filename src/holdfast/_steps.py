@@ -69,7 +69,8 @@ def life(call: Call) -> Life[Any]:
     history = run.journal.histories.get(call.step_id)
     grouped = call.step_id in run.journal.groups
     _refuse_moved(call, history)
-    decision = decide(history, name=spec.name, fingerprint=call.fingerprint, effect=spec.effect, grouped=grouped)
+    doubtful = spec.effect and not _leaves_no_doubt(call)
+    decision = decide(history, name=spec.name, fingerprint=call.fingerprint, effect=doubtful, grouped=grouped)
     if call.scope.guarded() and isinstance(decision, (Execute, Doubt, Landed)):
         yield from pass_the_door(call)
     match decision:
