@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
+import holdfast.sync as hf
 from holdfast.cli import main
 from holdfast.stores import _postgres_schema, migrating
 from holdfast.stores.opening import open_store
@@ -111,6 +112,32 @@ def test_a_file_is_up_to_date_once_it_is_open(tmp_path: Path, capsys: pytest.Cap
     assert main(["migrate", str(path)]) == 0
     assert capsys.readouterr().out.startswith("nothing to do: sqlite:///")
     assert migrating.migrated(str(path), dry_run=True).version == "format 1"
+
+
+def test_a_user_who_may_not_change_tables_can_run_agents_on_them(
+    url: str, postgres_url: str, admin: psycopg.Connection[Any], schema: str
+) -> None:
+    """With what the page grants, and no more."""
+    page = (HERE.parent / "docs" / "stores.md").read_text()
+    grants = "".join(line for line in page.splitlines(keepends=True) if line.startswith("GRANT "))
+    role = f"r_{schema}"
+    migrating.migrated(url, dry_run=False)
+    admin.execute(f"CREATE ROLE {role} LOGIN; {grants.replace('the_user', role).replace('SCHEMA holdfast', f'SCHEMA {schema}')}".encode())
+
+    @hf.step
+    def look() -> int:
+        return 7
+
+    @hf.agent
+    def looking() -> int:
+        hf.emit("looking")
+        return look()
+
+    with hf.Holdfast(url.replace("postgres@", f"{role}@")) as app:
+        assert app.run(looking, run_id="r") == 7
+        assert app.show("r").status == "done"
+        assert [verdict.good for verdict in app.check()] == [True]
+    assert main(["migrate", url.replace("postgres@", f"{role}@")]) == 0
 
 
 def test_the_store_is_named_once(url: str) -> None:

@@ -233,7 +233,7 @@ def test_a_body_that_is_interrupted_did_not_happen_and_is_done_when_the_run_goes
             app.run(agent, run_id="r")
         assert app.inbox() == []
         assert app.run(agent, run_id="r", wait=False) == "booked"
-        assert [line.call for line in app.history("r") if line.state == "done"][0].startswith("booking(")
+        assert next(line.call for line in app.history("r") if line.state == "done").startswith("booking(")
     assert booked(table) == ["once"]
 
 
