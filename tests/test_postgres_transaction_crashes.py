@@ -142,6 +142,36 @@ def test_cut_connections_leave_one_row_each(
     assert booked(table, schema) == [str(number) for number in range(3 * CUTS)]
 
 
+def test_a_session_that_is_ended_at_the_commit_is_looked_after(
+    through: PostgresStore, table: psycopg.Connection[Any], schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server says that it ended the session, with the connection still open: that is no yes."""
+    tried: list[int] = []
+
+    @hf.transaction
+    def book() -> int:
+        hf.connection().execute(f"INSERT INTO bookings_{schema} (item) VALUES ('x')".encode())
+        tried.append(1)
+        return len(tried)
+
+    @hf.agent
+    def booker() -> int:
+        return book()
+
+    real = OpenTransaction._exit
+
+    def ends(self: OpenTransaction, error: Exception | None) -> None:
+        if error is None and len(tried) == 1:
+            self._outer = None
+            raise psycopg.errors.AdminShutdown("terminating connection")
+        real(self, error)
+
+    monkeypatch.setattr(OpenTransaction, "_exit", ends)
+    with hf.Holdfast(through) as app:
+        assert app.run(booker, run_id="r") == 2
+    assert booked(table, schema) == ["x"]
+
+
 def test_who_does_not_look_after_a_lost_reply_is_refused_by_his_own_outcome(
     through: PostgresStore, between: Proxy, table: psycopg.Connection[Any], schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -281,8 +281,7 @@ class Ringing(Protocol):
     def listen(self, hear: Callable[[str], object]) -> None:
         """From now on call `hear`, from a thread of the store's, with the id of each run that was posted to, or that nobody owns any more.
 
-        With "" where some may have been missed. It is called once per store; `hear` must be brief. News may be late, or lost: who waits
-        looks now and then all the same.
+        With "" where some may have been missed. `hear` must be brief. News may be late, or lost: who waits looks now and then all the same.
         """
 
 

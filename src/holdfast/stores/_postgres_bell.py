@@ -14,8 +14,6 @@ import select
 import threading
 from collections.abc import Callable
 
-import psycopg
-
 from holdfast.stores._postgres_address import Address
 from holdfast.stores._postgres_append import plain
 from holdfast.stores._postgres_line import PAUSES_S, Connection, connect
@@ -36,13 +34,18 @@ class Listening:
         self._thread: threading.Thread | None = None
         self._nudged = self._nudge = -1
         self._complained = False
+        self._hearers: list[Callable[[str], object]] = []
         self._pid = 0
 
     def begin(self, hear: Callable[[str], object]) -> None:
         """Hear from now on, in a thread of its own."""
+        self._hearers.append(hear)
+        if self._thread is not None:
+            hear("")
+            return
         self._nudged, self._nudge = os.pipe()
         self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._loop, args=(hear,), name="holdfast-bell", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name="holdfast-bell", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -56,20 +59,20 @@ class Listening:
             os.close(self._nudge)
             os.close(self._nudged)
 
-    def _loop(self, hear: Callable[[str], object]) -> None:
+    def _loop(self) -> None:
         while not self._closing.is_set():
             try:
                 with contextlib.closing(connect(self._address)) as connection:
-                    self._hear_all(connection, hear)
-            except (psycopg.Error, OSError) as error:
+                    self._hear_all(connection)
+            except Exception as error:  # noqa: BLE001 (whatever it is, everybody goes on looking)
                 self._complain(error)
                 self._closing.wait(PATIENCE_S)
 
-    def _hear_all(self, connection: Connection, hear: Callable[[str], object]) -> None:
+    def _hear_all(self, connection: Connection) -> None:
         """Hear until the session is lost, or nobody wants to any more."""
         ((channel,),) = connection.execute(CHANNEL).fetchall()
         connection.execute(f"LISTEN {channel}".encode(), prepare=False)
-        hear("")  # what was told before is missed
+        self._tell("")  # what was told before is missed
         ready = select.poll()
         ready.register(connection.pgconn.socket, select.POLLIN)
         ready.register(self._nudged, select.POLLIN)
@@ -77,12 +80,14 @@ class Listening:
             ready.poll()
             connection.pgconn.consume_input()
             while (told := connection.pgconn.notifies()) is not None:
-                hear(plain(told.extra.decode()))
+                self._tell(plain(told.extra.decode()))
+
+    def _tell(self, run_id: str) -> None:
+        for hear in list(self._hearers):
+            hear(run_id)
 
     def _complain(self, error: Exception) -> None:
         if not self._complained and not self._closing.is_set():
             self._complained = True
-            log.warning("news of runs cannot be heard for now; who waits looks as often as before: %s", self._said(error))
-
-    def _said(self, error: Exception) -> str:
-        return self._address.without_secrets(str(error))
+            said = self._address.without_secrets(str(error))
+            log.warning("news of runs cannot be heard for now; who waits looks as often as before: %s", said)

@@ -34,7 +34,7 @@ USUAL_PREPARE_THRESHOLD = 5
 UNDONE = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 NOT_KNOWN = "It is not known whether the transaction was committed; whoever takes the run next looks"
 
-AS_IT_WAS = "RESET SESSION AUTHORIZATION; RESET ALL"
+AS_IT_WAS = "RESET ROLE; RESET ALL"
 OURS = SETTINGS.replace("false)", "true)").rstrip() + ", current_setting('holdfast.mark', true), pg_advisory_xact_lock(%(key)s)"
 """The settings of every session of ours, until the end of the transaction; the mark tells whether it is still the one that was begun."""
 
@@ -67,15 +67,20 @@ class OpenTransaction:
             self.end()
             return stale
         reach("transaction.before_commit")
-        try:
-            self._exit(None)
-        except psycopg.Error as error:
-            if not (self.connection.closed or ended(error)):
-                raise Undone(error, self.again(error)) from error
-        if self.connection.closed:
+        if not self._is_committed():
             self._look_up(append)
         reach("transaction.after_commit")
         return None
+
+    def _is_committed(self) -> bool:
+        """Commit; False where the reply was lost, and `Undone` where the server refuses."""
+        try:
+            self._exit(None)
+        except psycopg.Error as error:
+            if self.connection.closed or ended(error):
+                return False
+            raise Undone(error, self.again(error)) from error
+        return not self.connection.closed  # psycopg says nothing where it was lost before
 
     def _append(self, append: Append) -> Stale | None:
         """The append as the last that is done in the transaction; `Stale` where it is refused."""
