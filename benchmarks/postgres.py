@@ -52,6 +52,21 @@ def many_runs(app: hf.Holdfast, runs: int, count: int) -> float:
     return asyncio.run(together()) / (runs * count)
 
 
+@hf.transaction
+def write(number: int) -> int:
+    hf.connection().execute("INSERT INTO holdfast_floor (value) VALUES (%s)", (b"x" * agents.SIZE,))
+    return number
+
+
+@hf.agent
+def writing(count: int) -> float:
+    """Seconds for `count` transactions, one after another."""
+    began = perf_counter()
+    for number in range(count):
+        write(number)
+    return perf_counter() - began
+
+
 def fill(store: PostgresStore, count: int, batch: int) -> None:
     """So many runs at rest, of three statuses."""
     digest = b"\0" * 32
@@ -75,7 +90,7 @@ def measured(url: str, size: tuple[int, ...]) -> tuple[list[Line], list[float]]:
     rounds, steps, runs, steps_of_many, listed, batch = size
     schema = f"bench_{secrets.token_hex(4)}"
     where = f"{url}{'&' if '?' in url else '?'}schema={schema}"
-    one, blocking, sent, many, floors, lists = (list[float]() for _ in range(6))
+    one, blocking, sent, written, many, floors, lists = (list[float]() for _ in range(7))
     with closing(psycopg.connect(url, autocommit=True)) as raw:
         with hf.Holdfast(where) as app:
             app.run(agents.asking, steps)
@@ -84,6 +99,7 @@ def measured(url: str, size: tuple[int, ...]) -> tuple[list[Line], list[float]]:
                 one.append(app.run(agents.asking, steps) / steps)
                 blocking.append(app.run(agents.asking_blocking, steps) / steps)
                 sent.append(app.run(agents.sending, steps) / steps)
+                written.append(app.run(writing, steps) / steps)
                 many.append(many_runs(app, runs, steps_of_many))
                 floors.append(statistics.mean([before, floor(raw, steps)]))
             assert isinstance(app.store, PostgresStore)
@@ -94,6 +110,7 @@ def measured(url: str, size: tuple[int, ...]) -> tuple[list[Line], list[float]]:
         ratio_line("PostgreSQL: async step", one, floors, bar=2.5),
         ratio_line("PostgreSQL: sync step", blocking, floors, bar=2.5),
         ratio_line("PostgreSQL: effect", sent, floors),
+        ratio_line("PostgreSQL: transaction with an insert", written, floors),
         ratio_line(f"PostgreSQL: {runs} runs x {steps_of_many} steps", many, floors, bar=0.5),
         time_line(f"PostgreSQL: listing 50 of {listed:,}", lists, unit=" ms", bar=10),
     ]

@@ -14,13 +14,14 @@ CHUNK = 1 << 16
 
 
 class Proxy:
-    """Passes everything on, but for the next append once `cut` says how."""
+    """Passes everything on, but for the next append once `cut` says how; `at` is what another statement has in it."""
 
     def __init__(self, port: int) -> None:
         self._server_port = port
         self._listener = socket.create_server((HOST, 0))
         self.port: int = self._listener.getsockname()[1]
         self.cut: str | None = None
+        self.at = NAME
         self.cuts: list[str] = []
         self._open: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -49,7 +50,7 @@ class Proxy:
         threading.Thread(target=self._back, args=(server, client, doomed), daemon=True).start()
         with contextlib.suppress(OSError):
             while data := client.recv(CHUNK):
-                how = self.cut if NAME in data and b"WITH " not in data else None
+                how = self.cut if self.at in data and b"WITH " not in data else None
                 if how is None:
                     server.sendall(data)
                     continue

@@ -62,11 +62,15 @@ class Server:
         """SIGKILL for all of its processes, in the middle of whatever they do; each of them leads a group of its own."""
         pid = self.process.pid
         self.process.send_signal(signal.SIGSTOP)
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        os.waitid(os.P_PID, pid, os.WSTOPPED)  # from here on it starts no more of them
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for child in children:
             with suppress(ProcessLookupError):
                 os.kill(int(child), signal.SIGKILL)
         self.process.kill()
         self.process.wait(20)
+        while any(_holds_memory(child) for child in children):  # a server does not start while anybody has that of the last
+            threading.Event().wait(0.005)
 
     def stop(self) -> None:
         """Stop it for good."""
@@ -101,6 +105,13 @@ class Server:
     @staticmethod
     def _user() -> str | None:
         return UNPRIVILEGED if os.getuid() == 0 else None
+
+
+def _holds_memory(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from postgres_server import HOST, server
 
 RUNS = ("a", "b", "c")
 MODES = ("before", "after", "at once")
-CUTS = 102
+CUTS = 30
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ ERRORS = {
     name for name, kind in vars(errors).items()
     if isinstance(kind, type) and kind.__module__ == errors.__name__ and (issubclass(kind, hf.HoldfastError) or name in hf.__all__)
 }  # fmt: skip
-DECLARING = {"agent", "effect", "step", "resend", "reset", "verify", "run", "start"}
+DECLARING = {"agent", "effect", "step", "resend", "reset", "verify", "run", "start", "transaction"}
 VERBS = {name for name in hf.__all__ if name.islower()} - DECLARING
 
 
@@ -86,6 +86,7 @@ VERBS = {name for name in hf.__all__ if name.islower()} - DECLARING
     [
         ("Options of a step", STEP),
         ("Options of an effect", EFFECT - STEP),
+        ("Options of a transaction", {*_decorators.TransactionOptions.__annotations__, "undo"}),
         ("Options of an agent", set(_decorators.AgentOptions.__annotations__)),
         ("Options of a run", RUN),
         ("Retry", {field.name for field in dataclasses.fields(hf.Retry)}),

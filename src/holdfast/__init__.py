@@ -6,14 +6,14 @@ from ._app import Holdfast, run, start
 from ._artifact import Artifact
 from ._branches import first, gather, map
 from ._continuing import continue_as
-from ._decorators import agent, effect, resend, reset, step, verify
+from ._decorators import agent, effect, resend, reset, step, transaction, verify
 from ._emit import emit
 from ._handle import Handle
 from ._landing import Landed, NotLanded, Unknown, Verdict
 from ._milestones import milestone
 from ._partials import partial
 from ._timeouts import timeout
-from ._verbs import cleanup, current, key, now, plain, resource, state, usage, watch
+from ._verbs import cleanup, connection, current, key, now, plain, resource, state, usage, watch
 from ._waits import ask, receive, send, sleep
 from .breaker import Breaker
 from .budget import Budget, Spent
@@ -55,8 +55,9 @@ __all__ = [
     "ReplayMismatch", "ResultNotKept", "Retention", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunMoved",
     "RunPruned",
     "RunWaiting", "Spent", "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict", "agent", "ask", "cleanup",
-    "continue_as", "current", "effect", "emit", "first", "gather", "key", "map", "milestone", "now", "partial", "plain", "receive",
-    "resend", "reset", "resource", "run", "send", "sleep", "start", "state", "step", "timeout", "usage", "verify", "watch",
+    "connection", "continue_as", "current", "effect", "emit", "first", "gather", "key", "map", "milestone", "now", "partial", "plain",
+    "receive", "resend", "reset", "resource", "run", "send", "sleep", "start", "state", "step", "timeout", "transaction", "usage",
+    "verify", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
 
+from ._bell import Bell
 from ._child import Children, Started
 from ._clock import Clock, SystemClock
 from ._commit import Committer
@@ -107,8 +108,9 @@ class Holdfast(Transferring):
         opened = store if isinstance(store, Store) else open_store(default_store() if store is None else store)
         clock, lease_s = clock or SystemClock(), seconds(lease, "lease")
         self._opened, opened = opened, packed(opened, clock)
+        bell = Bell(opened)
         self.engine = Engine(
-            store=opened, clock=clock, committer=Committer(opened, clock), keeper=Keeper(opened, clock, lease_s),
+            store=opened, clock=clock, committer=Committer(opened, clock), keeper=Keeper(opened, clock, lease_s, bell), bell=bell,
             observer=Observer(opened, clock, lease_s), resources=tuple(resources), lease_s=lease_s,
             on_ask=_checked_on_ask(on_ask), park_after_s=seconds(park_after, "park_after"), nest=Children,
         )  # fmt: skip

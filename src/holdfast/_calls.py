@@ -18,7 +18,7 @@ from .retry import Retry
 
 if TYPE_CHECKING:
     from ._commands import Came, Life
-    from ._doubt import Action
+    from ._doubt import Action, Together
 
 SHOWN = 200
 """Characters of a value or call that an error message shows."""
@@ -45,7 +45,7 @@ class Spec:
         fn: Callable[..., Any],
         name: str,
         is_async: bool,
-        in_doubt: Action | None = None,
+        in_doubt: Action | Together | None = None,
         approve: Approve | None = None,
         key: str | Callable[..., str] | None = None,
         retry: Retry | None = None,

@@ -6,7 +6,9 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from . import _records as rec
+from ._bell import News
 from ._run import Body
+from .store import Transaction
 
 T = TypeVar("T")
 
@@ -31,11 +33,13 @@ class Invoke(NamedTuple):
 class Settle(NamedTuple):
     """Make the records durable, the last of which is an outcome, and wait until it may be given back to the code.
 
-    Where it `may_wait`, the run decides when it becomes durable: with the next thing that must be, at the latest.
+    Where it `may_wait`, the run decides when it becomes durable: with the next thing that must be, at the latest. What is done `within` a
+    transaction of the user's commits with it.
     """
 
     records: Sequence[rec.Record]
     may_wait: bool = False
+    within: Transaction | None = None
 
 
 class Turn(NamedTuple):
@@ -45,9 +49,10 @@ class Turn(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Let time go by."""
+    """Let time go by, or until there is news."""
 
     seconds: float
+    news: News | None = None
 
 
 class WaitForPerson(NamedTuple):

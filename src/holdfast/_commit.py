@@ -17,7 +17,7 @@ from . import _records as rec
 from ._clock import Clock
 from ._journal import Journal
 from .errors import Stopped, StoreBusy, StoreError, StoreFailed
-from .store import Append, Live, Stale, Store
+from .store import Append, Live, Stale, Store, Transaction, Undone
 
 MAX_BATCH = 500
 """Tickets in one transaction at the most, so that an acknowledgement never waits for an endless one."""
@@ -68,6 +68,10 @@ class Committer:
         return self._put(Ticket(journal, records, takes=takes))
 
     def _put(self, ticket: Ticket) -> Ticket:
+        with ticket.journal.lent:
+            return self._put_now(ticket)
+
+    def _put_now(self, ticket: Ticket) -> Ticket:
         ticket.journal.begin_write()
         self._queue.append(ticket)
         return ticket
@@ -114,6 +118,41 @@ class Committer:
         self._rouse()
         await held(ticket.future)
         return ticket.result()
+
+    def commit_within(
+        self, journal: Journal, riders: Sequence[rec.Record], records: Sequence[rec.Record], transaction: Transaction
+    ) -> int:
+        """Write in a transaction of the user's, which commits with it; where both are rolled back (`Undone`), what rides is written alone.
+
+        Whoever calls has `journal.lent`: what this run had queued before is numbered before, and what it queues meanwhile behind this.
+        Other runs are not held up.
+        """
+        journal.begin_write()
+        try:
+            self.settle(self._put_now(Ticket(journal, (), guard=lambda: False)))
+            return self._write_within(journal, [*riders, *records], transaction)
+        except Undone:
+            if riders:
+                self.settle(self._put_now(Ticket(journal, riders)))
+            raise
+        finally:
+            journal.end_write()
+
+    def _write_within(self, journal: Journal, records: Sequence[rec.Record], transaction: Transaction) -> int:
+        append = journal.seal(records, at_us=self.clock.now_us())
+        try:
+            stale = transaction.commit(append)
+        except Undone:
+            raise
+        except BaseException as error:
+            journal.broken = Stopped(error if isinstance(error, StoreError) else _collapsed(self.store, error))
+            if not isinstance(error, Exception):
+                raise  # an interruption stays what it is; what was written is found out by whoever loads the run
+            raise journal.broken from error
+        if stale is not None:
+            raise journal.refused(_swept(self.store, stale))
+        journal.stored(append, records)
+        return append.head.seq
 
     def post(self, journal: Journal, records: Sequence[rec.Record], guard: Callable[[], bool]) -> None:
         """Write when convenient, if `guard` still holds then; nobody waits for it."""

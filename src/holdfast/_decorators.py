@@ -26,7 +26,7 @@ from typing import (
 )  # fmt: skip
 
 from ._calls import Approve, Call, Spec
-from ._doubt import Action, Ask, Fail, Resend, Reset, Verify
+from ._doubt import Action, Ask, Fail, Resend, Reset, Together, Verify
 from ._drive import drive_async, drive_blocking
 from ._duration import Duration, seconds
 from ._ids import checked_text
@@ -217,6 +217,19 @@ class EffectOptions(StepOptions, total=False):
     errors: Errors
 
 
+class TransactionOptions(TypedDict, total=False):
+    """What a transaction may be told: as a step, but for the time-out, since it is a `def` function; and whether a person must agree."""
+
+    name: str
+    retry: Retry | None
+    breaker: str | Breaker | None
+    raises: type[Exception] | tuple[type[Exception], ...]
+    call_id: str | Callable[..., str] | None
+    returns: Any
+    ignore: tuple[str, ...]
+    approve: bool | str | timedelta | Callable[..., bool] | None
+
+
 class AgentOptions(TypedDict, total=False):
     """What an agent may be told."""
 
@@ -344,6 +357,36 @@ def effect(
         raise Misuse("@hf.effect takes its options in parentheses: @hf.effect(in_doubt=...)")
     approve = _approve(options.pop("approve", None))
     return lambda fn: _declared(fn, {**options, "in_doubt": action, "key": key, "approve": approve, "undo": undo})
+
+
+@overload
+def transaction(fn: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def transaction(
+    fn: None = None, /, *, undo: Callable[Concatenate[T, P], object], **options: Unpack[TransactionOptions]
+) -> KeepsSignature[P, T]: ...
+@overload
+def transaction(fn: None = None, /, **options: Unpack[TransactionOptions]) -> Keeps: ...
+def transaction(
+    fn: Callable[..., Any] | None = None, /, *, undo: Callable[..., object] | None = None, **options: Unpack[TransactionOptions]
+) -> Any:
+    """Declare an effect on tables of your own, in the PostgreSQL database of the store: it commits with its outcome, or not at all.
+
+    Its body works on `hf.connection()`. It happens exactly once, and there is never a doubt.
+    """
+    refuse_unknown(options, [*TransactionOptions.__annotations__], "a transaction", beside=("undo",))
+    given: dict[str, Any] = {**options, "approve": _approve(options.get("approve")), "in_doubt": Together(), "undo": undo}
+    if fn is None:
+        return lambda later: _declared(_blocking(later), given)
+    return _declared(_blocking(fn), given)
+
+
+def _blocking(fn: Any) -> Any:
+    """A function that runs to its end in the thread of its transaction."""
+    if callable(fn) and _is_async(fn.spec.fn if isinstance(fn, Step) else fn):
+        shown = getattr(fn, "__name__", fn)
+        raise Misuse(f"@hf.transaction on {shown!r}, an `async def` function: make it `def`. An `async def` agent calls it without await")
+    return fn
 
 
 def _approve(declared: object) -> Approve | None:

@@ -62,6 +62,11 @@ class Fail(Fact):
     """Raise `InDoubt` into the agent."""
 
 
+@fact()
+class Together(Fact):
+    """In place of an action: it commits with its outcome in one transaction, and is never in doubt."""
+
+
 Action: TypeAlias = Resend | Verify | Reset | Ask | Fail
 
 
@@ -115,7 +120,7 @@ def settle(call: Call, doubt: Uncertain) -> Life[Move]:
     if doubt.asked:
         return (yield from _ask(call, doubt, ""))
     match action:
-        case None | Ask():
+        case None | Ask() | Together():  # where another version of the code had begun it otherwise
             return (yield from _ask(call, doubt, "a person must say"))
         case Fail():
             return (yield from give_up(call, doubt))

@@ -15,6 +15,7 @@ from ._run import Run, Scope, place
 from ._staying import LOOK_S
 from ._waiters import Waiter
 from .errors import BranchLost, NotKept, Parked, Unwinding
+from .store import Transaction
 
 T = TypeVar("T")
 
@@ -47,7 +48,7 @@ async def drive_async(life: Life[T], run: Run, scope: Scope) -> T:
                     case Invoke():
                         answer = await _invoke_async(command, task)
                     case Settle(records):
-                        due = _hold(run, command) or _commit_at_once(run, records) or await _commit_async(run, records)
+                        due = _settle_now(run, command) or await _commit_async(run, records)
                     case Commit(records, takes):
                         answer = (None if takes else _commit_at_once(run, records)) or await _commit_async(run, records, takes)
                     case Turn(seq):
@@ -81,7 +82,7 @@ def drive_blocking(life: Life[T], run: Run, scope: Scope) -> T:
                     case Invoke():
                         answer = _invoke_blocking(command)
                     case Settle(records):
-                        due = _hold(run, command) or _commit_at_once(run, records) or _commit_blocking(run, records)
+                        due = _settle_now(run, command) or _commit_blocking(run, records)
                         _turn_blocking(run, scope, due)
                     case Commit(records, takes):
                         answer = (None if takes else _commit_at_once(run, records)) or _commit_blocking(run, records, takes)
@@ -136,6 +137,27 @@ def _commit_at_once(run: Run, records: Sequence[rec.Record]) -> int | None:
     if run.riders.any() or not run.solo():
         return None
     return run.committer.commit_inline(run.journal, records)
+
+
+def _settle_now(run: Run, outcome: Settle) -> int | None:
+    """Settle an outcome here and now, where that can be: within its own transaction, from memory, or alone."""
+    if outcome.within is not None:
+        return _commit_within(run, outcome.records, outcome.within)
+    return _hold(run, outcome) or _commit_at_once(run, outcome.records)
+
+
+def _commit_within(run: Run, records: Sequence[rec.Record], transaction: Transaction) -> int:
+    """Commit together with what the body did."""
+    with run.lock:  # what rides must be numbered in the order in which it was looked at
+        riders = run.with_riders(())
+        run.journal.lent.acquire()
+    try:
+        seq = run.committer.commit_within(run.journal, riders, records, transaction)
+    finally:
+        run.journal.lent.release()
+    if run.riders.unkept is not None:
+        raise _unkept(run, run.riders.unkept)
+    return seq
 
 
 def _hold(run: Run, outcome: Settle) -> int | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from . import _records as rec
+from ._bell import Bell
 from ._calls import Call
 from ._clock import Clock
 from ._commit import Committer
@@ -32,6 +33,7 @@ class Engine:
     lease_s: float
     on_ask: OnAsk | None = None
     park_after_s: float = 0.0
+    bell: Bell
     nest: Callable[[Engine, Agent[..., Any]], Nest] | None = None
 
 

@@ -69,6 +69,16 @@ MOVES = (
 COPIES = ("copy.before", "copy.after")
 """Places that only those pass who copy a run to another store."""
 
+TRANSACTIONS = (
+    "transaction.before",
+    "transaction.begun",
+    "transaction.after_body",
+    "transaction.before_commit",
+    "transaction.after_commit",
+    "transaction.after",
+)
+"""Places that only a step passes which commits with its outcome in one transaction."""
+
 BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after", *PRUNES, *MOVES, *COPIES)
 """Places that no run passes."""
 
@@ -79,7 +89,7 @@ def arm(spec: str) -> None:
     """Arm `name:count`; an unknown name is an error, so that a sweep cannot silently test nothing."""
     global _armed  # noqa: PLW0603 (a process has one set of failpoints)
     name, _, count = spec.partition(":")
-    if name not in (*NAMES, *WAITS, *PACKING, *ARTIFACTS, *MILESTONES, *CHILDREN, *TIME_TRAVEL, *BESIDE, *FILES):
+    if name not in (*NAMES, *WAITS, *PACKING, *ARTIFACTS, *MILESTONES, *CHILDREN, *TIME_TRAVEL, *TRANSACTIONS, *BESIDE, *FILES):
         raise ValueError(f"no failpoint is called {name!r}")
     _armed = {name: int(count or 1)}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from . import _records as rec
+from ._bell import News
 from ._calls import shown_call
 from ._chain import GENESIS, chain, dropped_before, record_of
 from ._checkpoints import told
@@ -77,6 +77,10 @@ class Follower:
     def begun(self) -> bool:
         """Whether there is such a run yet."""
         return self._engine.store.head(self._run_id) is not None
+
+    def news(self) -> News:
+        """What there is to be heard of the run."""
+        return self._engine.bell.news([self._run_id])
 
     def look(self) -> list[Event]:
         """What is new, in order.
@@ -172,23 +176,25 @@ def _pauses() -> Iterator[float]:
 def tail(engine: Engine, run_id: str, *, after: int) -> Iterator[Event]:
     """What happened since `after` and what happens, blocking in between, until nobody executes the run and it has ended."""
     follower, pauses = Follower(engine, run_id, after), _pauses()
-    while True:
-        events = follower.look()
-        yield from events
-        if follower.ended:
-            return
-        pauses = _pauses() if events else pauses
-        engine.clock.sleep(next(pauses))
+    with follower.news() as news:
+        while True:
+            events = follower.look()
+            yield from events
+            if follower.ended:
+                return
+            pauses = _pauses() if events else pauses
+            news.wait(engine.clock, next(pauses))
 
 
 async def follow(follower: Follower) -> AsyncIterator[Event]:
     """The same on an event loop."""
     pauses = _pauses()
-    while True:
-        events = follower.look()
-        for event in events:
-            yield event
-        if follower.ended:
-            return
-        pauses = _pauses() if events else pauses
-        await asyncio.sleep(next(pauses))
+    with follower.news() as news:
+        while True:
+            events = follower.look()
+            for event in events:
+                yield event
+            if follower.ended:
+                return
+            pauses = _pauses() if events else pauses
+            await news.wait_async(next(pauses))

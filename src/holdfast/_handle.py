@@ -51,10 +51,11 @@ class Handle(Generic[R]):
             return self._task.result()
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        while (found := self._outcome()) is _NOT_YET:
-            if limit_s is not None and loop.time() - began_s >= limit_s:
-                raise self._late(limit_s)
-            await asyncio.sleep(poll_s(self._engine))
+        with self._engine.bell.news([self._run_id]) as news:
+            while (found := self._outcome()) is _NOT_YET:
+                if limit_s is not None and loop.time() - began_s >= limit_s:
+                    raise self._late(limit_s)
+                await news.wait_async(poll_s(self._engine))
         return cast("R", found)
 
     def wait(self, *, timeout: Duration | None = None) -> R:
@@ -62,10 +63,11 @@ class Handle(Generic[R]):
         self._refuse_on_its_own_loop()
         clock, limit_s = self._engine.clock, None if timeout is None else seconds(timeout, "timeout")
         began_s = clock.monotonic_s()
-        while (found := self._outcome()) is _NOT_YET:
-            if limit_s is not None and clock.monotonic_s() - began_s >= limit_s:
-                raise self._late(limit_s)
-            clock.sleep(poll_s(self._engine))
+        with self._engine.bell.news([self._run_id]) as news:
+            while (found := self._outcome()) is _NOT_YET:
+                if limit_s is not None and clock.monotonic_s() - began_s >= limit_s:
+                    raise self._late(limit_s)
+                news.wait(clock, poll_s(self._engine))
         return cast("R", found)
 
     async def events(self, after: int = 0) -> AsyncIterator[Event]:

@@ -78,8 +78,9 @@ class Journal:
 
     __slots__ = (
         "_held_bytes", "_held_refs", "_unsettled", "asks", "began", "behind", "broken", "claims", "continued", "forked", "gate",
-        "generation", "groups", "head", "held", "histories", "keeps", "ledger", "looks", "milestone", "models", "partials", "pending",
-        "prints", "silences", "started", "states", "superseded", "taken", "times", "turned", "undoing", "unread", "verdict", "waits",
+        "generation", "groups", "head", "held", "histories", "keeps", "ledger", "lent", "looks", "milestone", "models", "partials",
+        "pending", "prints", "silences", "started", "states", "superseded", "taken", "times", "turned", "undoing", "unread", "verdict",
+        "waits",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
@@ -117,6 +118,7 @@ class Journal:
         self._held_bytes = self.pending = 0
         self._held_refs: tuple[str, ...] = ()
         self.gate = threading.Lock()
+        self.lent = threading.Lock()  # held while a transaction of the user's carries its next append
 
     @classmethod
     def load(cls, head: Head, rows: Sequence[Row], *, whole: bool = False) -> Journal:
@@ -288,7 +290,7 @@ class Journal:
     def _begin_anew(self, record: rec.RunContinued) -> None:
         """Forget what was recorded before, but for who began the run, what it carries along, who has it, and superseded effects."""
         fresh = Journal(self.head.run_id)
-        kept = {"broken", "forked", "gate", "head", "held", "_held_bytes", "_held_refs", "ledger", "pending", "started", "unread"}
+        kept = {"broken", "forked", "gate", "head", "held", "_held_bytes", "_held_refs", "ledger", "lent", "pending", "started", "unread"}
         kept |= {"superseded", "turned"}
         for name in set(self.__slots__) - kept:
             setattr(self, name, getattr(fresh, name))

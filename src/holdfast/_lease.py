@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from . import _records as rec
+from ._bell import Bell
 from ._clock import Clock
 from ._ids import new_owner
 from ._journal import Journal
@@ -64,15 +65,16 @@ class Observer:
 class Keeper:
     """This process as an owner: enrolled with its first run, beating on a thread of its own until it is closed."""
 
-    def __init__(self, store: Store, clock: Clock, lease_s: float) -> None:
+    def __init__(self, store: Store, clock: Clock, lease_s: float, bell: Bell) -> None:
         self.owner = new_owner()
         self.runs: dict[str, Run] = {}
         self.orphans: set[str] = set()
         self._taken: dict[str, object] = {}
-        self._store, self._clock, self._lease_s = store, clock, lease_s
+        self._store, self._clock, self._lease_s, self._bell = store, clock, lease_s, bell
         self._letters_s = store.letters_every_s if isinstance(store, Distant) else LETTERS_S
         self._thread: threading.Thread | None = None
-        self._stop = threading.Event()
+        self._closing, self._called = False, threading.Event()
+        bell.tell(self._hear)
         self._lock = threading.Lock()
 
     def enroll(self) -> None:
@@ -94,7 +96,8 @@ class Keeper:
 
     def close(self) -> None:
         """Stop beating; an owner that holds nothing is forgotten, one that left a run behind stays to be found dead."""
-        self._stop.set()
+        self._closing = True
+        self._called.set()
         if self._thread is not None:
             self._thread.join()
             if not self.runs and not self.orphans:
@@ -102,20 +105,35 @@ class Keeper:
 
     def _loop(self) -> None:
         beat_s = letters_s = self._clock.monotonic_s()
-        while not self._stop.wait(TICK_S):
+        while True:
+            called = self._called.wait(TICK_S)
+            self._called.clear()
+            if self._closing:
+                return
             now_s = self._clock.monotonic_s()
             try:
                 if now_s - beat_s >= self._lease_s / 3:
                     beat_s = now_s
                     self._store.renew(self.owner)
+                if self.runs:
+                    self._bell.listen()
                 self._show_long_steps()
                 self._write_held()
-                if (self.runs or self.orphans) and now_s - letters_s >= self._letters_s:
+                if (self.runs or self.orphans) and (called or now_s - letters_s >= self._letters_s):
                     letters_s = now_s
                     self.take_letters()
                     self.release_orphans()
             except BaseException as error:  # noqa: BLE001 (whatever it is, the beat must go on)
                 log.warning("the lease could not be renewed or letters not be read, trying again: %s: %s", type(error).__name__, error)
+
+    def _hear(self, run_id: str) -> None:
+        """There is news of a run: letters to one that executes here are read at once, and who waits for a child run looks at it."""
+        if not run_id or run_id in self.runs:
+            self._called.set()
+        for run in list(self.runs.values()):
+            for waiter in list(run.waiters):
+                if waiter.step_id == f"child:{run_id}":
+                    waiter.wake()
 
     def _show_long_steps(self) -> None:
         began_us = self._clock.now_us() - LONG_STEP_S * 1e6

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ._calls import Call
     from ._decorators import Agent
     from ._watch import Watched
+    from .store import Transaction
 
 
 OnAsk: TypeAlias = Callable[[str, str, str, Any], object]
@@ -195,7 +196,7 @@ class Group:
 class Body(Place):
     """The inside of a step: what may be repeated, and what must not be called from here."""
 
-    __slots__ = ("at_once", "call", "over", "partials", "stream", "usage")
+    __slots__ = ("at_once", "call", "over", "partials", "stream", "transaction", "usage")
 
     def __init__(self, call: Call) -> None:
         self.run, self.call = call.run, call
@@ -203,6 +204,7 @@ class Body(Place):
         self.partials, self.over = 0, False
         self.at_once = False  # whether others rely on what it did: its outcome is not held back
         self.stream: random.Random | None = None
+        self.transaction: Transaction | None = None
 
     def random(self) -> random.Random:
         """A stream that derives from the step's key: the same in every attempt."""

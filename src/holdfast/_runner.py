@@ -15,6 +15,7 @@ from . import _records as rec
 from ._answers import harmless
 from ._artifact import Desk, at_desk
 from ._away import refuse_away
+from ._bell import News
 from ._calls import Call, shown_call
 from ._chain import CHILD_OF, args_digest
 from ._clock import to_datetime
@@ -117,8 +118,8 @@ async def attend_async(engine: Engine, order: Order) -> Any:
             answer: Any = None
             try:
                 match command:
-                    case Pause(seconds):
-                        await asyncio.sleep(seconds)
+                    case Pause(seconds, news):
+                        await (asyncio.sleep(seconds) if news is None else news.wait_async(seconds))
                     case Claim(journal, records):
                         answer = await engine.committer.commit_async(journal, records)
                     case Play(run):
@@ -140,8 +141,10 @@ def attend_blocking(engine: Engine, order: Order) -> Any:
             answer: Any = None
             try:
                 match command:
-                    case Pause(seconds):
+                    case Pause(seconds, None):
                         engine.clock.sleep(seconds)
+                    case Pause(seconds, News() as news):
+                        news.wait(engine.clock, seconds)
                     case Claim(journal, records):
                         answer = engine.committer.commit(journal, records)
                     case Play(run):
@@ -155,10 +158,13 @@ def attend_blocking(engine: Engine, order: Order) -> Any:
 
 
 def _acquire(engine: Engine, order: Order) -> Errand:
-    """A run that belongs to this process now, or the journal of one that has ended.
+    """A run that belongs to this process now, or the journal of one that has ended."""
+    with engine.bell.news([order.run_id]) as news:
+        return (yield from _acquired(engine, order, news))
 
-    Whoever waited for a live owner wanted its result: where that is a failure, it is raised, and the failed step is not tried again.
-    """
+
+def _acquired(engine: Engine, order: Order, news: News) -> Errand:
+    """The same; whoever waited for a live owner wanted its result: where that is a failure, it is raised, and not tried again."""
     waited = False
     while True:
         loaded = engine.store.load(order.run_id)
@@ -175,12 +181,12 @@ def _acquire(engine: Engine, order: Order) -> Errand:
                 raise RunFailed(order.run_id, journal.head.note)
             if not _free(engine, journal.head):
                 waited = True
-                yield Pause(poll_s(engine))
+                yield Pause(poll_s(engine), news)
                 continue
             claim, forsaken = _resumed(engine, order, journal), _forsaken(engine, order, journal)
         if not engine.keeper.takes(order.run_id, order):
             waited = True
-            yield Pause(poll_s(engine))
+            yield Pause(poll_s(engine), news)
             continue
         try:
             reach("claim.before")
@@ -402,12 +408,13 @@ def _is_spoken_to(engine: Engine, parking: Parking) -> bool:
 def _until_moved(engine: Engine, order: Order, parking: Parking) -> Errand:
     """Wait, holding nothing, until somebody has written to the run or to one that it waits for."""
     run_id = order.run_id
-    before = engine.store.head(run_id)
-    while before is not None and before.status == "waiting":
-        if moved(engine, parking):
-            return
-        yield Pause(poll_s(engine))
-        if order.voice is not None:
-            order.voice.look()
-        if engine.store.head(run_id) != before:
-            return
+    with engine.bell.news([run_id, *(one.run_id for one in parking.family())]) as news:
+        before = engine.store.head(run_id)
+        while before is not None and before.status == "waiting":
+            if moved(engine, parking):
+                return
+            yield Pause(poll_s(engine), news)
+            if order.voice is not None:
+                order.voice.look()
+            if engine.store.head(run_id) != before:
+                return

@@ -8,7 +8,8 @@ done again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from . import _records as rec
@@ -17,7 +18,7 @@ from ._asking import closing, consult
 from ._calls import SHOWN, Call, shown_call
 from ._commands import Came, Commit, Hang, Invoke, Life, Pause, Settle, Turn
 from ._door import let_through, model_changes, overheard, pass_the_door, within_budget
-from ._doubt import Attempt, Finished, Found, Move, Uncertain, ask_first, opened, settle
+from ._doubt import Attempt, Finished, Found, Move, Together, Uncertain, ask_first, opened, settle
 from ._failpoints import reach
 from ._landing import landing
 from ._lineage import result_of
@@ -44,10 +45,15 @@ from .errors import (
     ReplayMismatch,
     ResultNotKept,
     RunInterrupted,
+    StoreError,
     UndecodableResult,
     Undeliverable,
     WrongMode,
 )  # fmt: skip
+from .store import Transaction, Transactional, Undone
+
+UNDONE_LIMIT = 20
+"""How often a transaction that the server undid, or whose connection was lost, is done again before that is a failure."""
 
 OURS = (Undeliverable, CircuitOpen, Drifted, Refused, NotKept, NestedStep, LostContext, WrongMode, NoRun, KeyReused, Misuse)
 """Errors of our own that a body may raise, and that come back as themselves."""
@@ -63,7 +69,8 @@ def life(call: Call) -> Life[Any]:
     history = run.journal.histories.get(call.step_id)
     grouped = call.step_id in run.journal.groups
     _refuse_moved(call, history)
-    decision = decide(history, name=spec.name, fingerprint=call.fingerprint, effect=spec.effect, grouped=grouped)
+    doubtful = spec.effect and not _leaves_no_doubt(call)
+    decision = decide(history, name=spec.name, fingerprint=call.fingerprint, effect=doubtful, grouped=grouped)
     if call.scope.guarded() and isinstance(decision, (Execute, Doubt, Landed)):
         yield from pass_the_door(call)
     match decision:
@@ -96,6 +103,8 @@ def _executed(call: Call, attempt: int) -> Life[Any]:
 
 
 def _begun(call: Call, attempt: int) -> Life[Any]:
+    if _leaves_no_doubt(call):
+        _refuse_without_transactions(call)
     return (yield from _effect(call, (yield from _first_move(call, attempt))))
 
 
@@ -257,8 +266,8 @@ def _broken_off(call: Call, attempt: int, error: BaseException, usage: Sequence[
     """
     cause = call.scope.cause() if isinstance(error, asyncio.CancelledError | BranchLost) else ""
     record = rec.StepBrokenOff(
-        step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt, effect=call.spec.effect,
-        cause=cause, usage=list(usage),
+        step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt,
+        effect=call.spec.effect and not _leaves_no_doubt(call), cause=cause, usage=list(usage),
     )  # fmt: skip
     seq = yield Commit([*(closing(call.run.journal, call.step_id) if cause and cause != CANCEL else ()), record])
     if cause:
@@ -321,15 +330,15 @@ def _attempt(call: Call, number: int) -> Life[Move]:
         raise Parked  # the agent has returned: what a stray task would begin now, nobody would wait for
     if call.run.journal.ledger.limits or call.run.above is not None:
         yield from within_budget(call)
-    circuit = call.spec.breaker
+    circuit, carried_out = call.spec.breaker, _together if _leaves_no_doubt(call) else _carried_out
     if circuit is None:
-        return (yield from _carried_out(call, number))
+        return (yield from carried_out(call, number))
     try:
         yield from let_through(call, circuit)
     except CircuitOpen as error:
         return (yield from _turned_away(call, error, number))
     try:
-        return (yield from _carried_out(call, number))
+        return (yield from carried_out(call, number))
     finally:
         circuit.tell(call, "nothing", call.run.clock.monotonic_s())  # in case it came to its end before its body began
 
@@ -370,6 +379,65 @@ def _carried_out(call: Call, number: int) -> Life[Move]:
     if not_kept:
         raise call.blamed(ResultNotKept(call.run.id, call.step_id, call.spec.name, done.shown, not_kept))
     return Finished(result)
+
+
+def _together(call: Call, number: int) -> Life[Move]:
+    """Body and outcome in one transaction, without an intent: both are there, or neither. What the server undid is done again."""
+    for left in reversed(range(UNDONE_LIMIT)):
+        body = Body(call)
+        try:
+            return (yield from _within_one(call, body, number))
+        except Undone as undone:
+            if left and undone.again:
+                continue
+            yield from _fail_or_wait(call, body, undone.why, number)
+            return Attempt(number + 1)
+    raise AssertionError("the last try returns or raises")
+
+
+def _within_one(call: Call, body: Body, number: int) -> Life[Move]:
+    """One such transaction."""
+    reach("transaction.before")
+    call.started_at_us = call.run.clock.now_us()
+    with _transaction(call) as transaction:
+        reach("transaction.begun")
+        body.transaction = transaction
+        try:
+            result = yield from _invoked(call, body, number)
+            reach("transaction.after_body")
+            _note_usage(call, body, result)
+            value, result = call.spec.codec().keep(result)
+        except Exception as error:
+            raise Undone(error, transaction.again(error)) from error
+        yield Settle(_with_changes(call, _done(call, body, value, number)), within=transaction)
+    reach("transaction.after")
+    return Finished(result)
+
+
+@contextlib.contextmanager
+def _transaction(call: Call) -> Iterator[Transaction]:
+    """A transaction of the store's; where it cannot be begun, the run stops here."""
+    store = call.run.committer.store
+    assert isinstance(store, Transactional), "it was refused before"
+    with contextlib.ExitStack() as stack:
+        try:
+            transaction = stack.enter_context(store.transaction())
+        except StoreError as error:
+            raise call.run.stop(error) from error
+        yield transaction
+
+
+def _leaves_no_doubt(call: Call) -> bool:
+    return isinstance(call.spec.in_doubt, Together)
+
+
+def _refuse_without_transactions(call: Call) -> None:
+    store = call.run.committer.store
+    if not isinstance(store, Transactional):
+        raise Misuse(
+            f"{call.spec.name!r} commits with its outcome in one transaction, and the store {store.url} has no tables of yours; nothing "
+            f"was done. Keep the runs in the PostgreSQL of those tables: store='postgresql://...'"
+        )
 
 
 def _judged(call: Call, body: Body, error: Exception, number: int) -> Life[Move]:
@@ -481,7 +549,7 @@ def started(call: Call, attempt: int) -> rec.StepStarted:
 
 def _done(call: Call, body: Body, value: bytes | None, attempt: int, *, not_kept: str = "", shown: str = "") -> rec.StepDone:
     spec = call.spec
-    args, args_sha = (None, "") if spec.effect else call.kept()
+    args, args_sha = (None, "") if spec.effect and not _leaves_no_doubt(call) else call.kept()
     return rec.StepDone(
         step_id=call.step_id, name=spec.name, fingerprint=call.fingerprint, attempt=attempt, effect=spec.effect,
         started_us=call.started_at_us, value=value, usage=body.usage, not_kept=not_kept, shown=shown, args=args, args_sha=args_sha,

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import random as _random
 import uuid as _uuid
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from . import _records as rec
 from ._clock import SystemClock, to_datetime
@@ -22,11 +23,17 @@ from ._watch import begin as begin_watch
 from .budget import Spent
 from .errors import LostContext, Misuse, NestedStep, NoRun
 
+if TYPE_CHECKING:
+    import psycopg
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 LARGEST = 2**53
 """Larger numbers are no amounts, and not every reader of JSON takes them."""
+
+
+_lent: contextvars.ContextVar[psycopg.Connection[tuple[Any, ...]] | None] = contextvars.ContextVar("holdfast_lent", default=None)
 
 
 class Current:
@@ -133,6 +140,17 @@ def key() -> str:
     return where.call.key
 
 
+def connection() -> psycopg.Connection[tuple[Any, ...]]:
+    """The connection of the `@hf.transaction` being executed, in a transaction that commits with its outcome, or not at all."""
+    where = here()
+    if isinstance(where, Body) and where.transaction is not None and not where.over:
+        return where.transaction.connection  # type: ignore[no-any-return]
+    lent = _lent.get()
+    if lent is None:
+        raise Misuse("hf.connection() is for the body of an @hf.transaction; nothing was done. In a unit test: hf.plain(connection=...)")
+    return lent
+
+
 def now() -> datetime:
     """The time, recorded: replay reads the same."""
     where = here()
@@ -221,10 +239,11 @@ def _scalar(value: object) -> object:
 
 
 @contextlib.contextmanager
-def plain() -> Iterator[None]:
-    """Steps and effects called inside are the plain functions: for unit tests."""
-    token = _plain.set(True)
+def plain(*, connection: psycopg.Connection[tuple[Any, ...]] | None = None) -> Iterator[None]:
+    """Steps and effects called inside are the plain functions: for unit tests. `connection` is what `hf.connection()` gives there."""
+    token, lent = _plain.set(True), _lent.set(connection)
     try:
         yield
     finally:
         _plain.reset(token)
+        _lent.reset(lent)

@@ -16,9 +16,9 @@ Every method may be called from any thread. What `append` has returned survives 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
+from typing import Any, BinaryIO, NamedTuple, Protocol, runtime_checkable
 
 FORMAT = 1
 """Version of the stored format. A store written by a newer version is refused, an older one is migrated."""
@@ -276,6 +276,17 @@ class Live(Protocol):
 
 
 @runtime_checkable
+class Ringing(Protocol):
+    """A store that tells when there is news of a run, also from other processes, so that who waits need not wait until it looks again."""
+
+    def listen(self, hear: Callable[[str], object]) -> None:
+        """From now on call `hear`, from a thread of the store's, with the id of each run that was posted to, or that nobody owns any more.
+
+        With "" where some may have been missed. `hear` must be brief. News may be late, or lost: who waits looks now and then all the same.
+        """
+
+
+@runtime_checkable
 class Prunable(Protocol):
     """A store that can give back the room of what nobody needs any more. An id with a tombstone cannot be created by an append."""
 
@@ -371,3 +382,39 @@ class Shelf(Protocol):
 
     def sweep_blobs(self, before_us: int, *, dry_run: bool = False) -> Swept:
         """Remove what no run refers to and was kept before then, in a write transaction: an append that comes later is told `missing`."""
+
+
+class Undone(Exception):
+    """A transaction was rolled back, and nothing of it was written; `why` is the error that says so.
+
+    `again` where that was no fault of its own (a lost connection, a deadlock), so that the same may succeed.
+    """
+
+    def __init__(self, why: Exception, again: bool) -> None:  # noqa: FBT001 (as it came, so that it survives pickling)
+        self.why, self.again = why, again
+        super().__init__(why, again)
+
+
+class Transaction(Protocol):
+    """A transaction that is open, for a step that writes to tables of the user's beside the store's."""
+
+    connection: Any
+    """What the user's code works with."""
+
+    def commit(self, append: Append) -> Stale | None:
+        """Commit what was done on `connection` and the append together, the append fenced as ever: None where both went in.
+
+        `Stale` where the append was refused, and `Undone` where something else went wrong: then both were rolled back. Any other error
+        means that it is not known whether they were written.
+        """
+
+    def again(self, error: BaseException) -> bool:
+        """Whether an error that came out of the user's code was no fault of its own, as it is with `Undone`."""
+
+
+@runtime_checkable
+class Transactional(Protocol):
+    """A store that lives in the database of the user's tables, and can write to both in one transaction."""
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """Begin a transaction; what is not committed when the context ends is rolled back. It holds up nobody else who appends."""

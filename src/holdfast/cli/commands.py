@@ -16,6 +16,8 @@ from holdfast.cli.exits import MEANINGS, Exit
 from holdfast.cli.following import EXAMPLES as TAILS
 from holdfast.cli.following import tail
 from holdfast.cli.location import opened
+from holdfast.cli.migrating import EPILOG as MIGRATIONS
+from holdfast.cli.migrating import migrate
 from holdfast.cli.options import (
     STATUSES,
     ByOption,
@@ -357,6 +359,7 @@ app.command(epilog=examples("holdfast artifact order-47", "holdfast artifact ord
 app.command(epilog=EPILOG)(prune)
 app.command(epilog=moving.COPY_EXAMPLES)(moving.copy)
 app.command(epilog=moving.MOVE_EXAMPLES)(moving.move)
+app.command(epilog=MIGRATIONS)(migrate)
 
 
 @app.command(epilog=examples("holdfast demo"))

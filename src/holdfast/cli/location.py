@@ -21,6 +21,11 @@ class StoreMissing(StoreError):
 
 def opened(named: str | None) -> Holdfast:
     """The store that is meant, opened; `StoreMissing` where there is none, and then nothing is created."""
+    return Holdfast(existing(named))
+
+
+def existing(named: str | None) -> str:
+    """The URL of the store that is meant; `StoreMissing` where a file is that is not there."""
     url, because = meant(named)
     if url == MEMORY:
         raise StoreMissing(MEMORY, "this store lives inside one process, and the command line is another. Name a file with --store")
@@ -28,7 +33,7 @@ def opened(named: str | None) -> Holdfast:
     if path is not None and not path.exists():
         remedy = f"Name another with --store or {STORE_VARIABLE}"
         raise StoreMissing(str(path), f"there is no store here ({because}); nothing was created. {remedy}")
-    return Holdfast(url)
+    return url
 
 
 def meant(named: str | None) -> tuple[str, str]:

@@ -40,6 +40,9 @@ REFER = "INSERT INTO blob_refs SELECT %b, unnest(%b::text[]) ON CONFLICT DO NOTH
 BLOBS_STAY = "SELECT pg_advisory_xact_lock_shared(hashtextextended('holdfast blobs ' || current_schema(), 0))"
 BLOBS_GO = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast blobs ' || current_schema(), 0))"
 
+TOLD = "CASE WHEN octet_length(run_id) < 4000 THEN run_id ELSE '' END"
+"""What is told of a run to those who listen: its id, or nothing where that is longer than a notification may be."""
+
 MOST_BYTES = 1000 * 1024 * 1024
 """A message to the server must be smaller than a gibibyte; it hangs up on larger ones without a word."""
 
@@ -128,7 +131,7 @@ def tagged(tags: str) -> str:
 def _append(connection: Connection, batch: Sequence[Append]) -> list[int]:
     """Send the statement; gives the places of what went in."""
     pgconn = connection.pgconn
-    if len(batch) == 1 and batch[0].seq and len(batch[0].rows) == 1 and not batch[0].takes:
+    if len(batch) == 1 and batch[0].seq and len(batch[0].rows) == 1 and not batch[0].takes and batch[0].head.owner is not None:
         result = _checked(pgconn, _executed(pgconn, ONE_NAME, _packed_one(batch[0]), ONE_BINARY))
         return [0] if result.command_tuples else []
     order = sorted(range(len(batch)), key=lambda place: batch[place].run_id)  # so that two who write do not lock each other out

@@ -55,7 +55,7 @@ class Line:
 
     def __init__(self, address: Address, get_ready: Callable[[Connection], None] = lambda _: None) -> None:
         self.address, self._get_ready = address, get_ready
-        self._key = secrets.randbits(63)
+        self.key = secrets.randbits(63)
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._gone = ""
@@ -128,7 +128,7 @@ class Line:
         """A session in which what an earlier one of this line had begun is over."""
         connection = connect(self.address)
         try:
-            settle_earlier(connection, self._key)
+            settle_earlier(connection, self.key)
             self._get_ready(connection)
         except BaseException:
             connection.close()
@@ -140,6 +140,11 @@ class Line:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+    def let_go_of(self, connection: Connection) -> None:
+        """The same, unless another one has taken its place."""
+        if self._connection is connection:
+            self.discard()
 
     def refuse_if_gone(self) -> None:
         """Say that the store is closed, or the parent's, if it is."""

@@ -9,11 +9,15 @@ from pathlib import Path
 from holdfast.errors import StoreError, StoreForeign, StoreNewer
 from holdfast.store import FORMAT
 from holdfast.stores._postgres_address import Address
-from holdfast.stores._postgres_line import Connection
+from holdfast.stores._postgres_line import BUSY_LIMIT_S, Connection
 
 FILES = sorted(Path(__file__).parent.glob("postgres_[0-9]*.sql"), key=lambda path: int(path.stem.rpartition("_")[2]))
 """The migrations, in order. One that was released is never changed."""
+VERSION = len(FILES)
 OLDEST = 14
+PATIENCE = "SET LOCAL lock_timeout = '5min'"
+"""Whoever comes while another one changes the tables waits for that, longer than for an ordinary lock."""
+IMPATIENCE = f"SET LOCAL lock_timeout = '{BUSY_LIMIT_S:.0f}s'"
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast migrate ' || %s, 0))"
 META = "SELECT count(*) FROM information_schema.columns WHERE (table_schema, table_name) = (%s, 'meta') AND column_name IN ('key', 'value')"
 TAKEN = "SELECT relname FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = %s AND relkind = 'r' ORDER BY 1"
@@ -26,7 +30,9 @@ def prepare(connection: Connection, address: Address) -> list[str]:
     if _applied(connection, address) == len(FILES):
         return []
     with connection.transaction():
+        connection.execute(PATIENCE)
         connection.execute(LOCK, (address.schema,))
+        connection.execute(IMPATIENCE.encode())
         done = _applied(connection, address)
         if not connection.execute("SELECT to_regnamespace(%s) IS NOT NULL", (address.schema,)).fetchall()[0][0]:
             connection.execute(f"CREATE SCHEMA {address.schema}".encode())
@@ -34,6 +40,12 @@ def prepare(connection: Connection, address: Address) -> list[str]:
             connection.execute(path.read_bytes(), prepare=False)
             _note(connection, number)
     return [path.stem for path in FILES[done:]]
+
+
+def to_do(connection: Connection, address: Address) -> list[str]:
+    """The names of the migrations that `prepare` would apply."""
+    _refuse_server(connection, address)
+    return [path.stem for path in FILES[_applied(connection, address) :]]
 
 
 def store_id(connection: Connection) -> str:
@@ -62,7 +74,8 @@ def _applied(connection: Connection, address: Address) -> int:
             address.shown, f"the schema has tables of other people ({taken}); it was left as it is. Write ?schema=NAME for one of its own"
         )
     if int(kept["format"]) > FORMAT or int(kept["migration"]) > len(FILES):
-        raise StoreNewer(address.shown, f"format {kept['format']} ({kept['migration']}) was written by a newer Holdfast. Install that one")
+        theirs, ours = f"format {kept['format']}, version {kept['migration']}", f"format {FORMAT}, version {len(FILES)}"
+        raise StoreNewer(address.shown, f"its tables are those of a newer Holdfast ({theirs}; this one knows {ours}). Install that one")
     return int(kept["migration"])
 
 

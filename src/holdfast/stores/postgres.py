@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,17 +37,22 @@ from holdfast.store import (
     Stale,
     Swept,
     Tombstone,
+    Transaction,
 )
 from holdfast.stores import _postgres_blobs as blobs
 from holdfast.stores import _postgres_changed as changed
 from holdfast.stores import _postgres_live as live
 from holdfast.stores._owners import OwnerLocks
-from holdfast.stores._postgres_address import address_of
-from holdfast.stores._postgres_append import get_ready, head_of, landed, plain, row_of, sql_text, written
+from holdfast.stores._postgres_address import Address, address_of
+from holdfast.stores._postgres_append import TOLD, get_ready, head_of, landed, plain, row_of, sql_text, written
+from holdfast.stores._postgres_bell import Listening
 from holdfast.stores._postgres_check import findings
 from holdfast.stores._postgres_heads import listed
 from holdfast.stores._postgres_line import BUSY_LIMIT_S, PATIENCE_S, Connection, Line, Lines, Lost
-from holdfast.stores._postgres_schema import prepare, store_id
+from holdfast.stores._postgres_schema import VERSION, prepare, store_id, to_do
+from holdfast.stores._postgres_transaction import Transactions
+
+__all__ = ["VERSION", "PostgresStore", "address_of", "migrate", "outstanding"]
 
 READERS = 4
 TRIES = 5
@@ -56,7 +61,10 @@ TRIES = 5
 UNDONE = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 NOT_KNOWN = "It is not known whether the last records were written; whoever takes the runs next looks"
 
-POST = "INSERT INTO letters VALUES (%b, %b, %b, %b, %b)"
+POST = f"""
+    WITH kept AS (INSERT INTO letters VALUES (%b, %b, %b, %b, %b) RETURNING run_id)
+    SELECT pg_notify('holdfast_' || md5(current_schema()), {TOLD}) FROM kept
+"""  # noqa: S608 (a constant)
 POSTED = "SELECT 1 FROM letters WHERE letter_id = %b"
 LETTERS = "SELECT letter_id, run_id, at_us, kind, body FROM letters WHERE run_id = ANY(%b) ORDER BY letter_id"
 ENROLL = "INSERT INTO owners VALUES (%b, 1) ON CONFLICT DO NOTHING"
@@ -68,10 +76,20 @@ ONE_MOMENT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 def migrate(url: str) -> list[str]:
     """Make the tables, or bring them up to date; gives the names of what was applied. Opening the store does the same."""
+    return _once(url, prepare)
+
+
+def outstanding(url: str) -> list[str]:
+    """What that would apply; nothing is changed."""
+    return _once(url, to_do)
+
+
+def _once(url: str, work: Callable[[Connection, Address], list[str]]) -> list[str]:
+    """Do something with a session that is not needed afterwards."""
     line = Line(address_of(url))
     try:
         with line.held():
-            return line.attempt(lambda connection: prepare(connection, line.address), line.session())
+            return line.attempt(lambda connection: work(connection, line.address), line.session())
     finally:
         line.close()
 
@@ -88,6 +106,8 @@ class PostgresStore:
         self._writer = Line(self._address, get_ready)
         self._others = Lines(self._address, READERS)
         self._live = live.LiveLines(self._address)
+        self._transactions = Transactions(self._address)
+        self._listening = Listening(self._address)
         try:
             with self._os_errors():
                 self._locks = OwnerLocks(_lock_folder(self._others.run(store_id)))
@@ -123,6 +143,12 @@ class PostgresStore:
                     raise StoreFailed(self.url, f"{lost.said.reason}. {NOT_KNOWN}") from lost.__cause__
             except StoreFailed as error:
                 raise StoreFailed(self.url, f"{error.reason}. {NOT_KNOWN}") from error.__cause__
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        return self._transactions.begun()
+
+    def listen(self, hear: Callable[[str], object]) -> None:
+        self._listening.begin(hear)
 
     def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
         return self.rows_after(run_id, 0)
@@ -235,7 +261,9 @@ class PostgresStore:
         return self._others.run(lambda connection: blobs.sweep(connection, before_us, dry_run=dry_run))
 
     def close(self) -> None:
+        self._listening.close()
         self._live.close()
+        self._transactions.close()
         self._writer.close()
         self._others.close()
         self._locks.close()

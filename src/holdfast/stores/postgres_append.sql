@@ -14,7 +14,7 @@ WITH wanted AS (
         agent = w.agent, status = w.status, owner = w.owner, epoch = w.epoch, seq = w.seq, digest = w.digest, wake_us = w.wake_us,
         created_us = w.created_us, updated_us = w.updated_us, tags = w.tags, usd = w.usd, note = w.note, tagged = w.tagged::text[]
     FROM wanted w WHERE runs.run_id = w.run_id AND runs.epoch = w.at_epoch AND runs.seq = w.at_seq
-    RETURNING w.nr
+    RETURNING w.nr, w.run_id, w.owner IS NULL AS rests
 ), new_ids AS (
     INSERT INTO ids SELECT run_id FROM wanted WHERE at_epoch = 0 AND at_seq = 0 ON CONFLICT DO NOTHING RETURNING run_id
 ), created AS (
@@ -22,9 +22,9 @@ WITH wanted AS (
     SELECT run_id, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note, tagged::text[]
     FROM wanted WHERE at_epoch = 0 AND at_seq = 0 AND (run_id IN (SELECT run_id FROM new_ids)) IS TRUE
 ), went_in AS (
-    SELECT nr FROM moved
+    SELECT nr, run_id, rests FROM moved
     UNION ALL
-    SELECT nr FROM wanted WHERE at_epoch = 0 AND at_seq = 0 AND (run_id IN (SELECT run_id FROM new_ids)) IS TRUE
+    SELECT nr, run_id, owner IS NULL FROM wanted WHERE at_epoch = 0 AND at_seq = 0 AND (run_id IN (SELECT run_id FROM new_ids)) IS TRUE
 ), added AS (
     INSERT INTO journal
     SELECT run_id, seq, epoch, at_us, kind, step_id, body, value, args, digest
@@ -36,4 +36,7 @@ WITH wanted AS (
     DELETE FROM letters USING unnest($28::bigint[], $29::text[], $30::bigint[]) AS t (nr, run_id, letter_id)
     WHERE letters.letter_id = t.letter_id AND letters.run_id = t.run_id AND (t.nr IN (SELECT nr FROM went_in)) IS TRUE
 )
-SELECT nr FROM went_in
+-- Whoever waits for a run that nobody owns any more is told, once this is committed.
+SELECT
+    nr, CASE WHEN rests THEN pg_notify('holdfast_' || md5(current_schema()), CASE WHEN octet_length(run_id) < 4000 THEN run_id ELSE '' END) END
+FROM went_in

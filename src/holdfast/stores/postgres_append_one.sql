@@ -1,4 +1,4 @@
--- The same for what is most frequent, one row of one run that is there and no letters: without arrays it takes the server half the time.
+-- The same for what is most frequent, one row of one run that goes on and no letters: without arrays it takes the server half the time.
 -- Adds one row if it went in, and none otherwise.
 WITH moved AS (
     UPDATE runs SET

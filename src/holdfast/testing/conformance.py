@@ -28,6 +28,7 @@ from holdfast.store import (
 )
 from holdfast.testing.following import LiveConformance
 from holdfast.testing.pruning import PrunableConformance
+from holdfast.testing.ringing import RingingConformance
 from holdfast.testing.sample import (
     BIG,
     TRIES,
@@ -46,9 +47,10 @@ from holdfast.testing.sample import (
     row,
 )
 from holdfast.testing.shelf import ShelfConformance
+from holdfast.testing.transactional import TransactionalConformance
 
 
-class StoreConformance(ShelfConformance, LiveConformance, PrunableConformance):
+class StoreConformance(ShelfConformance, LiveConformance, PrunableConformance, RingingConformance, TransactionalConformance):
     """Override `open`. Set `lasting` to False for a store that is gone when it is closed."""
 
     lasting = True
