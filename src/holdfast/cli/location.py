@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast import Holdfast
 from holdfast.errors import StoreError
-from holdfast.stores.opening import SQLITE
+from holdfast.stores.opening import place_of
 
 STORE_VARIABLE = "HOLDFAST_STORE"
 MEMORY = "memory:"
@@ -24,11 +24,19 @@ def opened(named: str | None) -> Holdfast:
     url, because = meant(named)
     if url == MEMORY:
         raise StoreMissing(MEMORY, "this store lives inside one process, and the command line is another. Name a file with --store")
-    path = file_of(url)
-    if path is not None and not path.exists():
+    path = place_of(url)
+    if path is not None and _is_missing(path):
         remedy = f"Name another with --store or {STORE_VARIABLE}"
         raise StoreMissing(str(path), f"there is no store here ({because}); nothing was created. {remedy}")
     return Holdfast(url)
+
+
+def _is_missing(path: Path) -> bool:
+    """Whether nothing is there; where one may not look, opening says so."""
+    try:
+        return not path.exists()
+    except OSError:
+        return False
 
 
 def meant(named: str | None) -> tuple[str, str]:
@@ -50,11 +58,3 @@ def project_root(folder: Path) -> Path:
 def is_project(folder: Path) -> bool:
     """Whether this folder is the root of a project."""
     return any((folder / mark).exists() for mark in MARKS)
-
-
-def file_of(url: str) -> Path | None:
-    """The file that a URL names, None where it does not name one."""
-    text = url.removeprefix(SQLITE)
-    if text == url and ("://" in url or not url.endswith(".db")):
-        return None
-    return Path(text).expanduser().absolute()
