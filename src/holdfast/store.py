@@ -17,7 +17,10 @@ Every method may be called from any thread. What `append` has returned survives 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import BinaryIO, Literal, NamedTuple, Protocol, runtime_checkable
+
+from ._clock import Clock
 
 FORMAT = 1
 """Version of the stored format. A store written by a newer version is refused, an older one is migrated."""
@@ -335,3 +338,31 @@ class Shelf(Protocol):
 
     def sweep_blobs(self, before_us: int, *, dry_run: bool = False) -> Swept:
         """Remove what no run refers to and was kept before then, in a write transaction: an append that comes later is told `missing`."""
+
+
+Topic = Literal["versions", "permissions", "durability", "clock", "room", "speed", "runs", "crash"]
+Grade = Literal["ok", "warn", "bad"]
+"""`warn`: it should be seen to. `bad`: a promise of the seam does not hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at, for people: what was found, what that means to whoever keeps runs there, and what to do.
+
+    Those whose topic is "crash" say what an accident (`what`) would cost (`value`).
+    """
+
+    topic: Topic
+    what: str
+    value: str
+    grade: Grade = "ok"
+    meaning: str = ""
+    advice: str = ""
+
+
+@runtime_checkable
+class Examined(Protocol):
+    """A store that can tell what its promises rest on where it lives."""
+
+    def examine(self, clock: Clock) -> list[Finding]:
+        """Look at versions, permissions, settings, speed and room. No run is touched, and nothing stays of what is written to measure."""

@@ -24,11 +24,16 @@ def opened(named: str | None) -> Holdfast:
     url, because = meant(named)
     if url == MEMORY:
         raise StoreMissing(MEMORY, "this store lives inside one process, and the command line is another. Name a file with --store")
+    refuse_missing(url, because)
+    return Holdfast(url)
+
+
+def refuse_missing(url: str, because: str) -> None:
+    """`StoreMissing` where the URL names a place of this machine and nothing is there."""
     path = place_of(url)
     if path is not None and _is_missing(path):
         remedy = f"Name another with --store or {STORE_VARIABLE}"
         raise StoreMissing(str(path), f"there is no store here ({because}); nothing was created. {remedy}")
-    return Holdfast(url)
 
 
 def _is_missing(path: Path) -> bool:

@@ -10,7 +10,6 @@ import errno
 import hashlib
 import os
 import secrets
-import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import apsw
 
 from holdfast.errors import StoreBusy, StoreDamaged, StoreError, StoreFailed, StoreForeign, StoreFull, StoreNewer, StoreReadOnly
 from holdfast.store import FORMAT
+from holdfast.stores._mounts import NETWORK, mount_of
 
 APPLICATION_ID = 0x486F6C64
 """`Hold`, at byte 68 of every database of ours."""
@@ -33,11 +33,6 @@ ADDED = Path(__file__).with_name("sqlite_added.sql").read_text(encoding="utf-8")
 
 MAGIC = b"SQLite format 3\0"
 HEADER_BYTES = 100
-NETWORK = frozenset(
-    {"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "9p", "afs", "ncpfs", "coda", "ceph", "lustre", "gfs2", "gpfs", "ocfs2", "beegfs"}
-    | {f"fuse.{name}" for name in ("sshfs", "s3fs", "rclone", "glusterfs", "ceph", "davfs2", "gcsfuse", "mount-s3", "juicefs")}
-)
-"""File systems on which the locks and the shared memory of a WAL cannot be relied on."""
 
 
 def prepare(path: Path, url: str) -> None:
@@ -192,22 +187,7 @@ def _refuse_network(path: Path, url: str) -> None:
 
 def file_system(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
     """The type of the file system `folder` is on, or an empty string where the system does not tell."""
-    if not sys.platform.startswith("linux") or not mounts.exists():
-        return ""
-    best, kind = -1, ""
-    real = folder.resolve()
-    for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        place, _, source = line.partition(" - ")
-        point = Path(_unescaped(place.split(" ")[4]))
-        if real.is_relative_to(point) and len(point.parts) >= best:
-            best, kind = len(point.parts), source.split(" ")[0]
-    return kind
-
-
-def _unescaped(mount_point: str) -> str:
-    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        mount_point = mount_point.replace(code, character)
-    return mount_point
+    return mount_of(folder, mounts).kind
 
 
 def _assert_format(connection: apsw.Connection, url: str) -> None:
