@@ -217,7 +217,7 @@ def test_a_disk_that_refuses_flushes_or_links_is_told(store: SqliteStore, monkey
 
 @pytest.mark.parametrize(("free", "grade"), [(2 * 1024**3, "ok"), (500 * 1024**2, "warn"), (1024**2, "bad")])
 def test_little_room_is_told(store: SqliteStore, monkeypatch: pytest.MonkeyPatch, free: int, grade: str) -> None:
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, free))  # type: ignore[attr-defined]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, free))
     assert found(store, "disk").grade == grade
 
 
@@ -368,7 +368,7 @@ def test_standbys_that_are_waited_for_are_told() -> None:
     ],
 )
 def test_what_somebody_turned_off_is_told(
-    careful: Server, admin: psycopg.Connection[Any], change: str, back: str, what: str, grade: str
+    careful: Server, admin: psycopg.Connection[Any], *, change: str, back: str, what: str, grade: str
 ) -> None:
     with closing(open_store(careful.url())) as store:
         admin.execute("SET search_path TO holdfast")

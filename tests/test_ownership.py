@@ -35,13 +35,13 @@ def can_unshare() -> bool:
 class Owner:
     """A process that runs the agent of `agents_for_tests.owner`."""
 
-    def __init__(self, folder: Path, *words: str, lease_s: float = 15, inside: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path, *words: str, lease_s: float = 15, inside: tuple[str, ...] = (), store: str = "") -> None:
         command = [
             *inside,
             sys.executable,
             "-m",
             "agents_for_tests.owner",
-            str(folder / "runs.db"),
+            store or str(folder / "runs.db"),
             str(folder / "ledger"),
             str(lease_s),
             *words,
