@@ -28,13 +28,16 @@ from holdfast.cli.doctor import doctor_page
 from holdfast.cli.page import plain
 from holdfast.store import Examined, Finding, Store
 from holdfast.stores import _examining, _postgres_examined, _sqlite_examined
-from holdfast.stores._mounts import Mount, mount_of
+from holdfast.stores._file_system import Mount, mount_of
+from holdfast.stores._files_place import FilesPlace
+from holdfast.stores.files import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.opening import open_store
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.sample import create
+from holdfast.testing.sample import create, head
 from postgres_server import Server, server
+from test_bad_input import snapshot
 from test_cli_terminal import STYLE, on_a_terminal
 
 SHM = Path("/dev/shm")
@@ -246,6 +249,39 @@ def test_a_store_that_cannot_tell_is_told_so() -> None:
 
     one = found(Mute(), "Mute")
     assert (one.grade, one.advice) == ("warn", "give it the method `examine`")
+
+
+@pytest.mark.usefixtures("usual")
+def test_a_folder_of_files_is_examined_and_left_as_it_was(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with closing(open_store(f"{tmp_path}/runs/")) as store:
+        store.append([create("one")._replace(head=head("one", 1, owner=None, status="waiting"))])
+    before = snapshot(tmp_path)
+    asked = ask(capsys, f"{tmp_path}/runs/")
+    assert asked.code == 0, asked.out
+    assert snapshot(tmp_path) == before
+    assert re.search(r"ok +names +given once", asked.out)
+    assert re.search(r"ok +commit +[\d.]+ ms +a step waits for one", asked.out)
+    assert re.search(r"ok +a process is killed +nothing that was acknowledged", asked.out)
+
+
+def test_a_place_that_gives_a_name_twice_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control: a folder in which whoever comes second takes the name."""
+
+    def overwriting(place: FilesPlace, name: str, data: bytes) -> bool:
+        place.replace(name, data)
+        return True
+
+    with closing(FilesStore(tmp_path / "runs")) as store:
+        assert found(store, "names").grade == "ok"
+        monkeypatch.setattr(FilesPlace, "create", overwriting)
+        assert (found(store, "names").value, found(store, "names").grade) == ("overwritten", "bad")
+
+
+def test_files_on_another_machine_are_told_as_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_examining, "mount_of", lambda _: Mount("nfs4"))
+    with closing(FilesStore(tmp_path / "runs")) as store:
+        told = found(store, "file system")
+    assert (told.value, told.grade, "when its lease is over" in told.meaning) == ("nfs4", "warn", True)
 
 
 # --- the clock -----------------------------------------------------------------------------------------------------
@@ -467,6 +503,6 @@ def test_the_page_and_the_grade_follow_the_worst_finding() -> None:
     assert [line.split() for line in page if line.startswith("warn")] == [["warn", "commit", "slow", "why", "->", "what", "to", "do"]]
 
 
-@pytest.mark.parametrize("kind", [MemoryStore, SqliteStore, PostgresStore])
+@pytest.mark.parametrize("kind", [MemoryStore, SqliteStore, FilesStore, PostgresStore])
 def test_every_store_can_be_examined(kind: type) -> None:
     assert issubclass(kind, Examined)

@@ -17,6 +17,7 @@ import holdfast as hf
 from cli_stage import command
 from holdfast.errors import StoreError, StoreForeign, StoreReadOnly
 from holdfast.stores import opening
+from holdfast.stores.files import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.opening import KINDS, kind_of, open_store, place_of, without_password
 from test_bad_input import snapshot, without_privileges
@@ -52,7 +53,9 @@ def refusal(url: str) -> StoreError:
         ("sqlite:runs.db", "sqlite:///..."),
         ("Memory:", "memory:"),
         ("memory:x", "memory:"),
-        ("runs", "runs.db"),
+        ("file:/var/runs", "file:///..."),
+        ("file://host/runs", "file:///..."),
+        ("runs", "runs.db, or runs/"),
         ("runs.sqlite3", "sqlite:///runs.sqlite3"),
     ],
 )
@@ -74,7 +77,8 @@ def test_what_is_like_nothing_gets_no_suggestion(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.opener)
 def test_every_kind_is_found_by_its_schemes_and_named_where_one_is_unknown(kind: opening.Kind) -> None:
     for scheme in kind.schemes:
-        assert kind_of(scheme if kind.given == "nothing" else f"{scheme}x") == (kind, "" if kind.given == "nothing" else "x")
+        rest = {"nothing": "", "folder": "/x"}.get(kind.given, "x")
+        assert kind_of(scheme if kind.given == "nothing" else f"{scheme}x") == (kind, rest)
     assert kind.written in str(refusal("unheard://of"))
 
 
@@ -95,14 +99,20 @@ def test_a_folder_where_a_file_is_expected_is_left_as_it_is(tmp_path: Path) -> N
     assert snapshot(tmp_path) == before
 
 
-def test_a_file_where_a_folder_is_expected_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = opening.Kind(("folder:///",), "folder:///FOLDER", "memory:MemoryStore", "folder")
-    monkeypatch.setattr(opening, "KINDS", (kind, *KINDS))
+def test_a_file_where_a_folder_is_expected_is_left_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("precious")
-    with pytest.raises(StoreForeign, match=r"this is a file, and this kind of store is a folder; it was left as it is\. Name another path"):
-        open_store(f"folder:///{file}")
+    for written in (f"file://{file}", f"{file}/"):
+        with pytest.raises(StoreForeign, match=r"this is a file, and this kind of store is a folder; it was left as it is\. Name another"):
+            open_store(written)
     assert file.read_text() == "precious"
+
+
+@pytest.mark.parametrize("form", ["file://{}/runs", "{}/runs/", "{}"])
+def test_a_folder_is_opened_by_path_or_url(tmp_path: Path, form: str) -> None:
+    with closing(open_store(form.format(tmp_path))) as store:
+        assert isinstance(store, FilesStore)
+        assert store.url.startswith(f"file://{tmp_path}")
 
 
 def test_a_path_in_a_file_and_one_in_no_folder_are_told_as_mistakes_of_the_path(tmp_path: Path) -> None:
@@ -149,9 +159,10 @@ def test_a_read_only_file_system_is_said(tmp_path: Path) -> None:
         assert "nothing was changed" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("url", "place"), [("runs.db", "runs.db"), ("sqlite:////a/b.db", "/a/b.db"), ("memory:", None), ("postgresql://h/x.db", None)]
-)
+PLACES = {"runs.db": "runs.db", "file:///a/b": "/a/b", "a/": "a", "sqlite:////a/b.db": "/a/b.db", "memory:": None, "postgresql://h/x": None}
+
+
+@pytest.mark.parametrize(("url", "place"), PLACES.items())
 def test_the_place_that_a_url_names_is_known_without_opening_it(url: str, place: str | None) -> None:
     assert place_of(url) == (None if place is None else Path(place).absolute())
 

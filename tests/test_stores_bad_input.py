@@ -58,14 +58,16 @@ class Home:
 
     def __init__(self, kind: str, folder: Path, server_url: str) -> None:
         self.kind, self.folder = kind, folder
-        self.url = {"memory": "memory:", "sqlite": f"{folder}/runs.db", "postgres": f"{server_url}?schema=t_{secrets.token_hex(6)}"}[kind]
+        schema = f"t_{secrets.token_hex(6)}"
+        urls = {"sqlite": f"{folder}/runs.db", "files": f"{folder}/runs/", "postgres": f"{server_url}?schema={schema}"}
+        self.url = urls.get(kind, "memory:")
         self._memory = MemoryStore()
 
     def open(self) -> Store:
         return self._memory if self.kind == "memory" else open_store(self.url)
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "files", "postgres"])
 def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
     """Every store; another one is one word more, and its URL above."""
     return Home(request.param, tmp_path, request.getfixturevalue("postgres_url") if request.param == "postgres" else "")

@@ -13,7 +13,7 @@ from statistics import median
 
 from holdfast._clock import Clock
 from holdfast.store import Finding, Grade
-from holdfast.stores._mounts import IN_MEMORY, LAYERED, NETWORK, UNFLUSHED, Mount, mount_of
+from holdfast.stores._file_system import IN_MEMORY, LAYERED, NETWORK, UNFLUSHED, Mount, mount_of
 
 TIMES = 20
 """How often something is done to say how long it takes."""
@@ -24,14 +24,21 @@ LITTLE_BYTES, TOO_LITTLE_BYTES = 1024**3, 100 * 1024**2
 PRELOADED = "eatmydata"
 """A library that turns flushes into nothing, for tests of other people."""
 
-SYSTEMS: tuple[tuple[frozenset[str], tuple[Grade, str, str]], ...] = (
+Said = tuple[Grade, str, str]
+FINE: Said = ("ok", "", "")
+UNRELIABLE: Said = ("bad", "locks and flushes over a network cannot be relied on", "name a path on a local disk")
+ELSEWHERE: Said = (
+    "warn", "another machine keeps it: no death is proven here, so that runs of a killed process go on only when its lease is over",
+    "make sure that its server flushes what it acknowledges; better, use PostgreSQL",
+)  # fmt: skip
+SYSTEMS: tuple[tuple[frozenset[str], Said], ...] = (
     (IN_MEMORY, ("bad", "it is in memory: all runs are gone when the machine restarts", "name a path on a disk")),
-    (NETWORK, ("bad", "locks and flushes over a network cannot be relied on", "name a path on a local disk")),
     (LAYERED, ("warn", "it belongs to a container: all runs are gone when that is removed", "name a path on a volume that outlives it")),
 )
 """What is known of file systems: the grade, what it means, what to do."""
 
 NOTHING = "nothing that was acknowledged"
+ONE_DISK = Finding(topic="crash", what="the disk is lost", value="all runs since the last copy", meaning="they are on one machine")
 KILLED = Finding(topic="crash", what="a process is killed", value=NOTHING, meaning="its runs go on in another process")
 
 
@@ -69,10 +76,13 @@ def in_bytes(size: float) -> str:
     return f"{size:,.1f} TB"
 
 
-def examined_folder(folder: Path, clock: Clock) -> list[Finding]:
-    """What a folder of this machine is good for: its file system, what works in it, the room that is left."""
+def examined_folder(folder: Path, clock: Clock, *, network: Said = UNRELIABLE) -> list[Finding]:
+    """What a folder of this machine is good for: its file system, what works in it, the room that is left.
+
+    `network` is what to say of one that reaches over a network.
+    """
     mount = mount_of(folder)
-    return [_file_system(mount), *_barriers(mount), *_flushes(folder, mount, clock), _links(folder), _room(folder)]
+    return [_file_system(mount, network), *_barriers(mount), *_flushes(folder, mount, clock), _links(folder), _room(folder)]
 
 
 def power_loss(folder: Path) -> Finding:
@@ -95,9 +105,9 @@ def privacy(path: Path) -> Finding:
     )  # fmt: skip
 
 
-def _file_system(mount: Mount) -> Finding:
-    fine: tuple[Grade, str, str] = ("ok", "", "")
-    grade, meaning, advice = next((said for kinds, said in SYSTEMS if mount.kind in kinds), fine)
+def _file_system(mount: Mount, network: Said) -> Finding:
+    systems = (*SYSTEMS, (NETWORK, network))
+    grade, meaning, advice = next((said for kinds, said in systems if mount.kind in kinds), FINE)
     return Finding(topic="durability", what="file system", value=mount.kind or "unknown", grade=grade, meaning=meaning, advice=advice)
 
 

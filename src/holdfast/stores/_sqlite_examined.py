@@ -9,8 +9,8 @@ import apsw
 
 from holdfast._clock import Clock
 from holdfast.store import Finding
-from holdfast.stores._examining import KILLED, commit_speed, examined_folder, in_bytes, median_s, power_loss, privacy
-from holdfast.stores._sqlite_file import os_errors
+from holdfast.stores._examining import KILLED, ONE_DISK, commit_speed, examined_folder, in_bytes, median_s, power_loss, privacy
+from holdfast.stores._os_errors import os_errors
 from holdfast.stores._sqlite_line import Line
 
 LONG_LOG_BYTES = 256 * 1024**2
@@ -32,8 +32,7 @@ def examined(line: Line, path: Path, url: str, clock: Clock) -> list[Finding]:
             cursor.execute(COME, (nobody,))
             cursor.execute(GO, (nobody,))
 
-    lost = Finding(topic="crash", what="the disk is lost", value="all runs since the last copy", meaning="it is one file on one machine")
-    return [*found, commit_speed(median_s(clock, commit)), lost]
+    return [*found, commit_speed(median_s(clock, commit)), ONE_DISK]
 
 
 def _versions(cursor: apsw.Cursor) -> list[Finding]:

@@ -18,6 +18,7 @@ from holdfast.errors import StoreError, StoreForeign
 from holdfast.store import Store
 
 SQLITE = "sqlite:///"
+FILES = "file:///"
 
 Given = Literal["nothing", "url", "file", "folder"]
 
@@ -40,6 +41,7 @@ class Kind(NamedTuple):
 
 KINDS: tuple[Kind, ...] = (
     Kind((SQLITE,), "sqlite:///PATH, a path that ends in .db", "sqlite:SqliteStore", "file"),
+    Kind((FILES,), "file:///FOLDER, a path that ends in /", "files:FilesStore", "folder"),
     Kind(("postgresql://", "postgres://"), "postgresql://USER:PASSWORD@HOST/DATABASE", "postgres:PostgresStore", "url", *PSYCOPG),
     Kind(("memory:",), "memory:", "memory:MemoryStore", "nothing"),
 )  # fmt: skip
@@ -66,11 +68,14 @@ def open_store(url: str | Path) -> Store:
 
 
 def kind_of(text: str) -> tuple[Kind, str] | None:
-    """The kind of store that is meant, and what stands behind the scheme; None where it is none that is known."""
+    """The kind of store that is meant, and what stands behind the scheme; None where it is none that is known.
+
+    A path behind `file://` is absolute, as everywhere; one behind `sqlite:///` is as it stands there.
+    """
     for kind in KINDS:
         for scheme in kind.schemes:
             if text == scheme if kind.given == "nothing" else text.startswith(scheme) and text != scheme:
-                return kind, text.removeprefix(scheme)
+                return kind, text.removeprefix(scheme if scheme != FILES else FILES[:-1])
     given = _shape(text)
     return next(((kind, text) for kind in KINDS if kind.given == given), None)
 
@@ -111,8 +116,8 @@ def _is_file(text: str) -> bool:
 def _refuse_mixed_up(kind: Kind, rest: str) -> None:
     """A folder where a file is expected, a file where a folder is, and what no file system can name."""
     if kind.given == "file" and _is_folder(rest):
-        folder = f", or write {rest.rstrip('/')}/ to keep runs as files in it" if any(each.given == "folder" for each in KINDS) else ""
-        raise StoreForeign(rest, f"this is a folder, not a file; it was left as it is. Name a path of its own for the store{folder}")
+        files = f"{rest.rstrip('/')}/ to keep runs as files in it"
+        raise StoreForeign(rest, f"this is a folder, not a file; it was left as it is. Name a path of its own for the store, or {files}")
     if kind.given == "folder" and _is_file(rest):
         raise StoreForeign(
             rest, f"this is a file, and this kind of store is a folder; it was left as it is. Name another path, or write {SQLITE}{rest} "
@@ -160,8 +165,7 @@ def _meant(text: str) -> str:
 
 
 def _meant_path(text: str) -> str:
-    nearest = f"{text}/runs.db" if _is_folder(text) else f"{SQLITE}{text}" if Path(text).suffix else f"{text}.db"
-    return SUGGESTED.format(nearest)
+    return SUGGESTED.format(f"{SQLITE}{text}" if Path(text).suffix else f"{text}.db, or {text}/")
 
 
 def _schemes() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a folder stands on: the type and the options of its file system, as far as the operating system tells."""
+"""On which file system a folder is, with which options, and which of them reach over a network or live in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ NETWORK = frozenset(
     {"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "9p", "afs", "ncpfs", "coda", "ceph", "lustre", "gfs2", "gpfs", "ocfs2", "beegfs"}
     | {f"fuse.{name}" for name in ("sshfs", "s3fs", "rclone", "glusterfs", "ceph", "davfs2", "gcsfuse", "mount-s3", "juicefs")}
 )
-"""File systems on which the locks and the shared memory of a WAL cannot be relied on."""
+"""File systems on which locks, and the shared memory of a WAL, cannot be relied on."""
 IN_MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 LAYERED = frozenset({"overlay", "aufs", "fuse.fuse-overlayfs"})
 """File systems of a container, which go when it goes."""
@@ -40,6 +40,11 @@ def mount_of(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> Mount
             options = f"{fields[5] if len(fields) > 5 else ''},{rest[-1] if rest else ''}"  # noqa: PLR2004 (the place in the line)
             best, found = len(point.parts), Mount(kind, frozenset(options.split(",")) - {""})
     return found
+
+
+def file_system(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """The type of the file system `folder` is on, or an empty string where the system does not tell."""
+    return mount_of(folder, mounts).kind
 
 
 def _unescaped(mount_point: str) -> str:
