@@ -13,6 +13,7 @@ from holdfast.stores import _journal_turns as turns
 from holdfast.stores._journal_letters import DAMAGED, LetterFiles
 from holdfast.stores._journal_runs import Holds, Runs, Views
 from holdfast.stores._matching import listed, matches
+from holdfast.stores._os_errors import os_errors
 from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._place import Place
 from holdfast.stores._place_examined import examined
@@ -105,7 +106,8 @@ class JournalStore:
     def enroll(self, owner: str) -> None:
         self._refuse_if_gone()
         if self._locks is not None:
-            self._locks.hold(owner)
+            with os_errors(self.url):
+                self._locks.hold(owner)
         try:
             self._place.make(OWNERS)
             self._place.create(_owner_name(owner), _beating(owner, 1))
@@ -124,12 +126,14 @@ class JournalStore:
         self._refuse_if_gone()
         self._place.remove(_owner_name(owner))
         if self._locks is not None:
-            self._locks.release(owner)
+            with os_errors(self.url):
+                self._locks.release(owner)
 
     def pulse(self, owner: str) -> Pulse | None:
         self._refuse_if_gone()
         beat = self._beat(owner)
-        return None if beat is None else Pulse(beat, dead=self._locks is not None and self._locks.proves_dead(owner))
+        with os_errors(self.url):
+            return None if beat is None else Pulse(beat, dead=self._locks is not None and self._locks.proves_dead(owner))
 
     def _beat(self, owner: str) -> int | None:
         """What the owner's file says; one that says nothing readable counts as silent, not as gone."""
