@@ -265,7 +265,7 @@ def test_a_folder_of_files_is_examined_and_left_as_it_was(tmp_path: Path, capsys
 
 
 def test_a_place_that_gives_a_name_twice_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The negative control: a folder in which whoever comes second takes the name."""
+    """The negative control of `_place_examined`: a folder in which whoever comes second takes the name."""
 
     def overwriting(place: FilesPlace, name: str, data: bytes) -> bool:
         place.replace(name, data)
