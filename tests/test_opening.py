@@ -212,5 +212,14 @@ def test_commands_to_try_do_not_repeat_the_password_of_the_store(postgres_url: s
     assert json.loads(command("show", "odd", "--json", "--store", url, folder=tmp_path).stdout)["run"]["status"] == "waiting"
 
 
+@pytest.mark.parametrize("name", ["empty", "nowhere", "nowhere.db"])
+def test_looking_makes_no_store_where_there_is_none(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    done = command("runs", "--store", f"{tmp_path}/{name}" + ("" if name.endswith(".db") else "/"), folder=tmp_path)
+    assert done.returncode == 5
+    assert "there is no store here" in done.stderr
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+
+
 def test_memory_is_opened_by_its_exact_word() -> None:
     assert isinstance(open_store("memory:"), MemoryStore)

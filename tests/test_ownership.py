@@ -24,7 +24,8 @@ from holdfast.errors import StoreError
 from holdfast.stores.sqlite import SqliteStore
 
 HERE = Path(__file__).parent
-ENV = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), str(HERE)])}
+PATHS = {"PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), str(HERE)])}
+ENV = {**os.environ, **PATHS}
 NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
@@ -46,7 +47,7 @@ class Owner:
             str(lease_s),
             *words,
         ]
-        self.process = subprocess.Popen(command, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, env={**os.environ, **PATHS}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def say(self, text: str) -> None:
         assert self.process.stdin is not None

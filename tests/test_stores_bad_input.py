@@ -33,7 +33,7 @@ from test_ownership import Owner, charged, held
 
 HUGE = 64 * 1024 * 1024
 RECORDS, BULK = 100_000, 10_000
-FEWER = {"files": 20_000}
+FEWER = {"files": 20_000, "objects": 20_000}
 """Where each record is a file that people can read, a fifth of them will do here: the rest takes half a minute more of the same."""
 LIMIT_S = 20.0
 """Of this process's own time, for each look at such a run, on a slow machine: on a common one it takes a second or two."""
@@ -55,6 +55,10 @@ TRICKS = {
 SURROGATE = "a\ud800b"
 
 
+SERVED = {"postgres": "postgres_url"}
+"""The fixtures that give the address of a server, for the stores that need one."""
+
+
 class Home:
     """A kind of store at a place of its own, opened as often as a test likes."""
 
@@ -71,8 +75,9 @@ class Home:
 
 @pytest.fixture(params=["memory", "sqlite", "files", "postgres"])
 def home(request: pytest.FixtureRequest, tmp_path: Path) -> Home:
-    """Every store; another one is one word more, and its URL above."""
-    return Home(request.param, tmp_path, request.getfixturevalue("postgres_url") if request.param == "postgres" else "")
+    """Every store; another one is a word more here, and its URL above."""
+    served = SERVED.get(request.param)
+    return Home(request.param, tmp_path, request.getfixturevalue(served) if served else "")
 
 
 @pytest.fixture

@@ -37,9 +37,9 @@ def refuse_missing(url: str, because: str) -> None:
 
 
 def _is_missing(path: Path) -> bool:
-    """Whether nothing is there; where one may not look, opening says so."""
+    """Whether nothing is there, or a folder with nothing in it; where one may not look, opening says so."""
     try:
-        return not path.exists()
+        return not path.exists() or (path.is_dir() and path.suffix != ".db" and next(path.iterdir(), None) is None)
     except OSError:
         return False
 

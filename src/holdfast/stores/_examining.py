@@ -55,7 +55,7 @@ def median_s(clock: Clock, work: Callable[[], object]) -> float:
 def commit_speed(took_s: float) -> Finding:
     """What it means that a commit takes so long."""
     each = f"about {1 / took_s:,.0f} steps per second" if took_s else "many steps per second"
-    meaning = f"a step waits for one: {each} in one run, more in several at the same time, which share their commits"
+    meaning = f"a step waits for one: {each} in one run, more in several at the same time"
     if took_s > SLOW_S:
         advice = "use a disk with quick flushes, or bring the server nearer"
         return Finding(topic="speed", what="commit", value=in_ms(took_s), grade="warn", meaning=meaning, advice=advice)
