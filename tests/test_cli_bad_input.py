@@ -97,7 +97,7 @@ def execute(store: Path, sql: str) -> None:
     [
         ("memory:", "StoreMissing"),
         ("", "StoreError"),
-        ("postgresql://user:secret@host/db", "StoreError"),
+        ("postgresql://user:secret@127.0.0.1:1/db", "StoreFailed"),
         ("runs", "StoreError"),
         ("folder.db", "StoreForeign"),
         ("text.db", "StoreForeign"),

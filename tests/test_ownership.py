@@ -24,7 +24,8 @@ from holdfast.errors import StoreError
 from holdfast.stores.sqlite import SqliteStore
 
 HERE = Path(__file__).parent
-ENV = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), str(HERE)])}
+PATHS = {"PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), str(HERE)])}
+ENV = {**os.environ, **PATHS}
 NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 
@@ -35,18 +36,18 @@ def can_unshare() -> bool:
 class Owner:
     """A process that runs the agent of `agents_for_tests.owner`."""
 
-    def __init__(self, folder: Path, *words: str, lease_s: float = 15, inside: tuple[str, ...] = ()) -> None:
+    def __init__(self, folder: Path, *words: str, lease_s: float = 15, inside: tuple[str, ...] = (), store: str = "") -> None:
         command = [
             *inside,
             sys.executable,
             "-m",
             "agents_for_tests.owner",
-            str(folder / "runs.db"),
+            store or str(folder / "runs.db"),
             str(folder / "ledger"),
             str(lease_s),
             *words,
         ]
-        self.process = subprocess.Popen(command, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, env={**os.environ, **PATHS}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def say(self, text: str) -> None:
         assert self.process.stdin is not None

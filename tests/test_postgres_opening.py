@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import builtins
 import os
 import pickle
 import secrets
 import socket
+import sys
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -47,6 +48,7 @@ def refusal(url: str) -> StoreError:
     with pytest.raises(StoreError) as caught:
         open_store(url)
     said = "\n".join(map(str, (caught.value, repr(caught.value), caught.value.__cause__, pickle.loads(pickle.dumps(caught.value)))))
+    said += "".join(traceback.format_exception(caught.value))
     assert SECRET not in said
     assert QUOTED not in said
     return caught.value
@@ -73,6 +75,7 @@ def test_the_right_password_is_not_shown_either(postgres_url: str, admin: psycop
     with closing(open_store(postgres_url.replace("postgres@", f"{role}:{QUOTED}@") + f"?schema={schema}")) as store:
         assert store.append([create("run")]) == [None]
         assert store.url == f"postgresql://{role}@{postgres_url.partition('@')[2]}?schema={schema}"
+        assert SECRET not in f"{store!r} {vars(store)}"
 
 
 def test_a_user_who_may_not_make_the_schema_is_told_how(postgres_url: str, admin: psycopg.Connection[Any], schema: str) -> None:
@@ -98,15 +101,12 @@ def test_a_url_that_cannot_be_read_is_refused(bad: str) -> None:
 
 
 def test_a_missing_extra_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any) -> Any:
-        if name == "holdfast.stores.postgres":
-            raise ImportError("No module named 'psycopg'")
-        return real(name, *rest)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    assert 'pip install "holdfast[postgres]"' in str(refusal(f"postgresql://ann:{QUOTED}@{HOST}/bank"))
+    for name in [name for name in sys.modules if name.startswith(("holdfast.stores.postgres", "holdfast.stores._postgres"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    error = refusal(f"postgresql://ann:{QUOTED}@{HOST}/bank")
+    assert 'pip install "holdfast[postgres]"' in str(error)
+    assert "psycopg" in str(error)
 
 
 def test_an_old_server_is_refused(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

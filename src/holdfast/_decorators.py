@@ -172,7 +172,8 @@ class Agent(Declared, Generic[P, R]):
         if durability not in get_args(Durability):
             raise Misuse(f"durability={durability!r}: a step is on the disk when it returns ('step'), or with the next flush ('milestone')")
         self.on_model_change, self.on_failure, self.durability = on_model_change, on_failure, durability
-        self.name, self.version = name or getattr(fn, "__name__", "agent"), version
+        self.name = checked_text(name or getattr(fn, "__name__", "agent"), "the name of an agent")
+        self.version = checked_text(version, "the version of an agent")
         names.add(self.name)
         self.budget = checked_budget(budget, f"agent {self.name!r}")
         self.is_async = inspect.iscoroutinefunction(fn)

@@ -18,7 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, BinaryIO, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal, NamedTuple, Protocol, runtime_checkable
+
+from ._clock import Clock
 
 FORMAT = 1
 """Version of the stored format. A store written by a newer version is refused, an older one is migrated."""
@@ -418,3 +421,31 @@ class Transactional(Protocol):
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Begin a transaction; what is not committed when the context ends is rolled back. It holds up nobody else who appends."""
+
+
+Topic = Literal["versions", "permissions", "durability", "clock", "room", "speed", "runs", "crash"]
+Grade = Literal["ok", "warn", "bad"]
+"""`warn`: it should be seen to. `bad`: a promise of the seam does not hold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at, for people: what was found, what that means to whoever keeps runs there, and what to do.
+
+    Those whose topic is "crash" say what an accident (`what`) would cost (`value`).
+    """
+
+    topic: Topic
+    what: str
+    value: str
+    grade: Grade = "ok"
+    meaning: str = ""
+    advice: str = ""
+
+
+@runtime_checkable
+class Examined(Protocol):
+    """A store that can tell what its promises rest on where it lives."""
+
+    def examine(self, clock: Clock) -> list[Finding]:
+        """Look at versions, permissions, settings, speed and room. No run is touched, and nothing stays of what is written to measure."""

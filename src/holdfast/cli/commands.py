@@ -12,6 +12,7 @@ from typer.core import TyperCommand
 from holdfast import __version__ as holdfast_version
 from holdfast import _inspect
 from holdfast.cli import artifacts, comparing, moving, timetravel, views
+from holdfast.cli import doctor as doctoring
 from holdfast.cli.exits import MEANINGS, Exit
 from holdfast.cli.following import EXAMPLES as TAILS
 from holdfast.cli.following import tail
@@ -360,6 +361,7 @@ app.command(epilog=EPILOG)(prune)
 app.command(epilog=moving.COPY_EXAMPLES)(moving.copy)
 app.command(epilog=moving.MOVE_EXAMPLES)(moving.move)
 app.command(epilog=MIGRATIONS)(migrate)
+app.command(epilog=doctoring.EPILOG)(doctoring.doctor)
 
 
 @app.command(epilog=examples("holdfast demo"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast import Holdfast
 from holdfast.errors import StoreError
-from holdfast.stores.opening import FILES, SQLITE, names_folder
+from holdfast.stores.opening import place_of
 
 STORE_VARIABLE = "HOLDFAST_STORE"
 MEMORY = "memory:"
@@ -29,11 +29,24 @@ def existing(named: str | None) -> str:
     url, because = meant(named)
     if url == MEMORY:
         raise StoreMissing(MEMORY, "this store lives inside one process, and the command line is another. Name a file with --store")
-    path = file_of(url)
-    if path is not None and not path.exists():
+    refuse_missing(url, because)
+    return url
+
+
+def refuse_missing(url: str, because: str) -> None:
+    """`StoreMissing` where the URL names a place of this machine and nothing is there."""
+    path = place_of(url)
+    if path is not None and _is_missing(path):
         remedy = f"Name another with --store or {STORE_VARIABLE}"
         raise StoreMissing(str(path), f"there is no store here ({because}); nothing was created. {remedy}")
-    return url
+
+
+def _is_missing(path: Path) -> bool:
+    """Whether nothing is there, or a folder with nothing in it; where one may not look, opening says so."""
+    try:
+        return not path.exists() or (path.is_dir() and path.suffix != ".db" and next(path.iterdir(), None) is None)
+    except OSError:
+        return False
 
 
 def meant(named: str | None) -> tuple[str, str]:
@@ -55,13 +68,3 @@ def project_root(folder: Path) -> Path:
 def is_project(folder: Path) -> bool:
     """Whether this folder is the root of a project."""
     return any((folder / mark).exists() for mark in MARKS)
-
-
-def file_of(url: str) -> Path | None:
-    """The file that a URL names, or by which the folder that it names is a store; None where it does not name one."""
-    if names_folder(url) and not url.endswith(".db"):
-        return Path(url.removeprefix(FILES)).expanduser().absolute() / "holdfast.json"
-    text = url.removeprefix(SQLITE)
-    if text == url and ("://" in url or not url.endswith(".db")):
-        return None
-    return Path(text).expanduser().absolute()

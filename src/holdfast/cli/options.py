@@ -22,7 +22,7 @@ StoreOption = Annotated[
     str | None,
     typer.Option(
         "--store", metavar="URL", show_default=False,
-        help="sqlite:///PATH, or a path ending in .db. Without it: HOLDFAST_STORE, else .holdfast/holdfast.db in the project's root.",
+        help="A URL, a path ending in .db, or a folder. Without it: HOLDFAST_STORE, else .holdfast/holdfast.db in the project's root.",
     ),
 ]  # fmt: skip
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, for errors too.")]

@@ -52,11 +52,12 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under columns; what stands below a row is set in by `indent`."""
+    """Rows under columns; what stands below a row is set in by `indent`, and by `named` the columns show their names."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Cell]]
     indent: int = 4
+    named: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +100,10 @@ def _facts(block: Facts) -> Iterator[str]:
 
 
 def _table(block: Table) -> Iterator[str]:
-    rows = [[column.name.upper() for column in block.columns], *([clean(cell.text) for cell in row] for row in block.rows)]
-    widths = [max(len(row[index]) for row in rows if len(row[index]) <= PADDED) for index in range(len(block.columns))]
+    rows = [[clean(cell.text) for cell in row] for row in block.rows]
+    if block.named:
+        rows.insert(0, [column.name.upper() for column in block.columns])
+    widths = [max((len(row[index]) for row in rows if len(row[index]) <= PADDED), default=0) for index in range(len(block.columns))]
     for row in rows:
         cells = (
             text.rjust(width) if column.right else text.ljust(width) for column, text, width in zip(block.columns, row, widths, strict=True)

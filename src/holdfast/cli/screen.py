@@ -16,6 +16,7 @@ from holdfast.cli.document import document
 from holdfast.cli.page import INDENT, Line, Page, plain
 from holdfast.cli.views import Setting
 from holdfast.cli.wording import lines_of
+from holdfast.stores.opening import without_password
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ class Screen:
 
     def setting(self) -> Setting:
         """What a page must know of here and now."""
-        return Setting(time.time_ns() // 1000, self.store)
+        return Setting(time.time_ns() // 1000, None if self.store is None else without_password(self.store))
 
     def say(self, page: Page, **parts: Any) -> None:
         """Print the page or, under --json, the document of these parts."""

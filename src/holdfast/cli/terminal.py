@@ -83,7 +83,9 @@ def _facts(block: Facts) -> RichTable:
 def _table(block: Table, console: Console) -> Iterator[Text]:
     """The table, line by line; a column that must not be cut may be wider than the terminal, which then breaks the line itself."""
     names = [Text(column.name.upper(), style="bold") for column in block.columns]
-    rows = [names, *([Text(clean(cell.text), style=cell.style) for cell in row] for row in block.rows)]
+    rows = [[Text(clean(cell.text), style=cell.style) for cell in row] for row in block.rows]
+    if block.named:
+        rows.insert(0, names)
     wanted = [max(row[index].cell_len for row in rows) for index in range(len(names))]
     kept = beside(block.columns, wanted, console.width)
     columns = [block.columns[index] for index in kept]

@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from holdfast._clock import Clock
 from holdfast.errors import StoreError
-from holdfast.store import Append, Aside, Head, Letter, Pulse, Query, Removal, Repair, Room, Row, Shedding, Stale, Tombstone
+from holdfast.store import Append, Aside, Finding, Head, Letter, Pulse, Query, Removal, Repair, Room, Row, Shedding, Stale, Tombstone
 from holdfast.stores import _journal_turns as turns
 from holdfast.stores._journal_letters import DAMAGED, LetterFiles
 from holdfast.stores._journal_runs import Holds, Runs, Views
@@ -15,6 +16,7 @@ from holdfast.stores._matching import listed, matches
 from holdfast.stores._os_errors import os_errors
 from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._place import Place
+from holdfast.stores._place_examined import examined
 from holdfast.stores._safe_names import safe, unsafe
 from holdfast.stores._sealed import Unreadable, with_seal, without_seal
 
@@ -167,6 +169,10 @@ class JournalStore:
                     yield f"letter {letter.letter_id} to run {run_id} is damaged; it will be ignored"
                 elif self._runs.standing_of(key) is None:
                     yield f"letter {letter.letter_id} is addressed to run {run_id}, which is not there"
+
+    def examine(self, clock: Clock) -> list[Finding]:
+        self._refuse_if_gone()
+        return examined(self._place, clock)
 
     def found(self, run_id: str) -> tuple[Head | None, list[Row]]:
         self._refuse_if_gone()

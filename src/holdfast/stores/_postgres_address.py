@@ -34,6 +34,9 @@ class Address(NamedTuple):
     schema: str
     shown: str
 
+    def __repr__(self) -> str:
+        return f"Address({self.shown})"
+
     def without_secrets(self, text: str) -> str:
         """What the server or libpq says, should it ever hold a password."""
         for name in SECRETS:

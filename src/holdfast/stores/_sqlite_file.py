@@ -38,6 +38,7 @@ HEADER_BYTES = 100
 def prepare(path: Path, url: str) -> None:
     """Make sure that a database of ours stands at `path`, or raise what stands there instead."""
     with os_errors(url):
+        _refuse_nowhere(path.parent, url)
         path.parent.mkdir(mode=0o700, exist_ok=True)  # one folder at the most: a path that was mistyped is not built up
         _refuse_network(path, url)
         if not path.exists():
@@ -145,6 +146,15 @@ def _recognise(path: Path, url: str) -> None:
         raise StoreForeign(url, "this file is not a database; it was left as it is. Name another path, or move the file away")
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
         raise StoreForeign(url, "this database belongs to another program; it was left as it is. Name another path")
+
+
+def _refuse_nowhere(folder: Path, url: str) -> None:
+    """Where the folder cannot be, the mistake is in the path, not on the disk."""
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if not there.is_dir():
+        raise StoreError(url, f"{there} is a file, not a folder; nothing was changed. Name another path")
+    if there not in (folder, folder.parent):
+        raise StoreError(url, f"there is no folder {folder.parent}; nothing was created. Create it, or name another path")
 
 
 def _refuse_unwritable(path: Path, url: str) -> None:

@@ -7,13 +7,16 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO
 
-from holdfast.store import HandEdit, Repair, Swept
+from holdfast._clock import Clock
+from holdfast.store import Finding, HandEdit, Repair, Swept
+from holdfast.stores._examining import ELSEWHERE, ONE_DISK, examined_folder, power_loss, privacy
 from holdfast.stores._file_system import NETWORK, file_system
 from holdfast.stores._files_blobs import FileShelf
 from holdfast.stores._files_opening import prepared
 from holdfast.stores._files_views import FileViews
 from holdfast.stores._journal_store import JournalStore
 from holdfast.stores._live_files import LiveFiles
+from holdfast.stores._os_errors import os_errors
 from holdfast.stores._owners import OwnerLocks
 
 
@@ -43,6 +46,11 @@ class FilesStore(JournalStore):
     def _rests(self, run_id: str) -> bool:
         head = self.head(run_id)
         return head is None or head.owner is None
+
+    def examine(self, clock: Clock) -> list[Finding]:
+        with os_errors(self.url):
+            folder = [privacy(self.path), *examined_folder(self.path, clock, network=ELSEWHERE)]
+            return [*folder, *super().examine(clock), power_loss(self.path), ONE_DISK]
 
     def set_aside(self, repair: Repair) -> bool:
         """Where every record is good and only what people see was changed, that is put back, and what they wrote kept aside."""

@@ -9,10 +9,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
+from holdfast._clock import Clock
 from holdfast.errors import StoreBusy
 from holdfast.store import (
     Append,
     Aside,
+    Finding,
     Head,
     Letter,
     Pulse,
@@ -120,6 +122,14 @@ class MemoryStore:
 
     def check(self) -> list[str]:
         return []
+
+    def examine(self, clock: Clock) -> list[Finding]:
+        del clock
+        gone = "it is for tests and trials; name a file, such as runs.db"
+        return [
+            Finding(topic="durability", what="kept in", value="the memory of one process", grade="bad", advice=gone),
+            Finding(topic="crash", what="a process is killed", value="everything", grade="bad", meaning="nothing is ever on a disk"),
+        ]
 
     def found(self, run_id: str) -> tuple[Head | None, list[Row]]:
         with self._lock:

@@ -20,11 +20,12 @@ from typing import BinaryIO
 
 import psycopg
 
-from holdfast._clock import SystemClock
+from holdfast._clock import Clock, SystemClock
 from holdfast.errors import StoreBusy, StoreError, StoreFailed
 from holdfast.store import (
     Append,
     Aside,
+    Finding,
     Head,
     Letter,
     Pulse,
@@ -47,6 +48,7 @@ from holdfast.stores._postgres_address import Address, address_of
 from holdfast.stores._postgres_append import TOLD, get_ready, head_of, landed, plain, row_of, sql_text, written
 from holdfast.stores._postgres_bell import Listening
 from holdfast.stores._postgres_check import findings
+from holdfast.stores._postgres_examined import examined
 from holdfast.stores._postgres_heads import listed
 from holdfast.stores._postgres_line import BUSY_LIMIT_S, PATIENCE_S, Connection, Line, Lines, Lost
 from holdfast.stores._postgres_schema import VERSION, prepare, store_id, to_do
@@ -205,6 +207,9 @@ class PostgresStore:
 
     def check(self) -> list[str]:
         return self._others.run(findings)
+
+    def examine(self, clock: Clock) -> list[Finding]:
+        return self._others.run(lambda connection: examined(connection, clock), again=False)
 
     def found(self, run_id: str) -> tuple[Head | None, list[Row]]:
         return self._others.run(

@@ -17,10 +17,12 @@ from typing import BinaryIO
 
 import apsw
 
+from holdfast._clock import Clock
 from holdfast.errors import StoreDamaged, StoreError
 from holdfast.store import (
     Append,
     Aside,
+    Finding,
     Head,
     Letter,
     Pulse,
@@ -41,6 +43,7 @@ from holdfast.stores._os_errors import os_errors
 from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._sqlite_aside import found_head, found_rows, move, moved
 from holdfast.stores._sqlite_check import findings, pages, sealed, unsealed
+from holdfast.stores._sqlite_examined import examined
 from holdfast.stores._sqlite_file import ADDED, BUSY_LIMIT_MS, prepare
 from holdfast.stores._sqlite_line import Line
 from holdfast.stores._sqlite_pruned import buried, compacted, forgotten, gaps, measured, removed, rewritten
@@ -213,6 +216,9 @@ class SqliteStore:
                     return findings(cursor)
             except StoreDamaged as error:
                 return [error.reason]
+
+    def examine(self, clock: Clock) -> list[Finding]:
+        return examined(self._writer, self.path, self.url, clock)
 
     def found(self, run_id: str) -> tuple[Head | None, list[Row]]:
         with self._reader.transaction() as cursor:

@@ -1,0 +1,68 @@
+"""What a SQLite store rests on: its settings, its file and the disk below, for `holdfast doctor`."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import apsw
+
+from holdfast._clock import Clock
+from holdfast.store import Finding
+from holdfast.stores._examining import KILLED, ONE_DISK, commit_speed, examined_folder, in_bytes, median_s, power_loss, privacy
+from holdfast.stores._os_errors import os_errors
+from holdfast.stores._sqlite_line import Line
+
+LONG_LOG_BYTES = 256 * 1024**2
+COME, GO = "INSERT INTO owners VALUES (?, 1)", "DELETE FROM owners WHERE owner = ?"
+"""In one transaction they write a page and change nothing: a commit to be timed, of which nothing stays, whenever it is broken off."""
+
+
+def examined(line: Line, path: Path, url: str, clock: Clock) -> list[Finding]:
+    """All that can be said of the store at `path`; `line` is the one that writes."""
+    with line.transaction() as cursor:
+        found = [*_versions(cursor), *_settings(cursor), _size(cursor)]
+    with os_errors(url):
+        found += [privacy(path), *examined_folder(path.parent, clock), *_log(path), KILLED, power_loss(path.parent)]
+
+    nobody = f"doctor-{secrets.token_hex(8)}"
+
+    def commit() -> None:
+        with line.transaction() as cursor:
+            cursor.execute(COME, (nobody,))
+            cursor.execute(GO, (nobody,))
+
+    return [*found, commit_speed(median_s(clock, commit)), ONE_DISK]
+
+
+def _versions(cursor: apsw.Cursor) -> list[Finding]:
+    form = str(cursor.execute("SELECT value FROM meta WHERE key = 'format'").get)
+    return [
+        Finding(topic="versions", what="SQLite", value=apsw.sqlite_lib_version()),
+        Finding(topic="versions", what="format of the store", value=form),
+    ]
+
+
+def _settings(cursor: apsw.Cursor) -> list[Finding]:
+    """The connection refuses anything else (`_sqlite_file.connect`), so these tell what holds."""
+    mode, level = (cursor.execute(f"PRAGMA {name}").get for name in ("journal_mode", "synchronous"))
+    levels = {0: "off", 1: "normal", 2: "full", 3: "extra"}
+    return [
+        Finding(topic="durability", what="journal mode", value=str(mode)),
+        Finding(topic="durability", what="synchronous", value=levels.get(level, str(level)), meaning="every commit is flushed"),
+    ]
+
+
+def _size(cursor: apsw.Cursor) -> Finding:
+    page, pages, free = (int(cursor.execute(f"PRAGMA {name}").get) for name in ("page_size", "page_count", "freelist_count"))
+    return Finding(topic="room", what="store", value=in_bytes(page * pages), meaning=f"{in_bytes(page * free)} of it free" if free else "")
+
+
+def _log(path: Path) -> list[Finding]:
+    log = path.with_name(f"{path.name}-wal")
+    size = log.stat().st_size if log.exists() else 0
+    if size < LONG_LOG_BYTES:
+        return []
+    meaning = "somebody reads without an end, so it cannot be written back, and reading gets slow"
+    advice = "end the program that keeps a transaction open"
+    return [Finding(topic="room", what="write-ahead log", value=in_bytes(size), grade="warn", meaning=meaning, advice=advice)]
