@@ -18,7 +18,10 @@ from holdfast._replay import Execute, History
 from holdfast.errors import HoldfastError
 
 FURTHER = int(os.environ.get("HOLDFAST_MACHINE", "1"))
-"""So many times the examples, drawn anew each time: for a long search by hand. `make test` plays the same ones every time."""
+"""So many times the examples, drawn anew each time: for a long search by hand. `make test` plays the same ones every time.
+
+One time takes some 5 s, and a failure is made shorter for up to five minutes before it is shown.
+"""
 
 CONTROL: dict[str, Any] = {"phases": [Phase.generate], "report_multiple_bugs": False, "derandomize": True}
 """How a broken engine is played: the same each time, and without looking for the shortest way to break it."""

@@ -73,3 +73,18 @@ def test_a_message_is_received_again_as_it_was_sent_whatever_became_of_its_step(
         app.answer(run_id, "3", yes=True)
     assert app.run(hears, run_id="r") == ["other", "good", "True"]
     assert app.run(hears, run_id="r.f1") == ["a", "good", "True"]
+
+
+def test_a_message_that_a_fork_was_given_along_is_given_to_its_forks_too_before_it_has_taken_it(app: hf.Holdfast) -> None:
+    @hf.agent
+    async def hears() -> list[str]:
+        return [await see("a"), await hf.receive("news", str)]
+
+    with pytest.raises(hf.RunWaiting):
+        app.run(hears, run_id="r", wait=False)
+    app.send("r", "news", "good")
+    app.run(hears, run_id="r")
+    app.fork("r", at=1, new_id="first")
+    app.fork("first", at=1, new_id="second")
+    assert app.run(hears, run_id="second", wait=False) == ["a", "good"]
+    assert app.run(hears, run_id="first", wait=False) == ["a", "good"]

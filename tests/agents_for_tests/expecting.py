@@ -66,6 +66,8 @@ class Model:
     acts: list[Any]
     answers: dict[str, set[str]] = field(default_factory=dict)
     messages: dict[str, list[str]] = field(default_factory=dict)
+    heard: frozenset[str] = frozenset()
+    """The messages that a fork was given along: each had been taken on a path that it left."""
     result: list[Any] | None = None
     over: str = ""
     told: Told = field(default_factory=lambda: told([]))
@@ -123,7 +125,8 @@ class Model:
         fork = Model(self.acts, policy=policy, known=dict(self.known), edited=dict(self.edited))
         fork.said = {what: set(said) for what, said in self.said.items()}
         fork.answers = {what: set(said) for what, said in self.answers.items()}
-        fork.messages = {name: sent[:1] for name, sent in self.messages.items() if name in self.told.taken}
+        fork.messages = {name: sent[:1] for name, sent in self.messages.items() if name in self.told.taken | self.heard}
+        fork.heard = frozenset(fork.messages)
         fork.children = {each: child for each, child in self.children.items() if each <= number}
         for each, what in self.numbered("effect"):
             if each <= number:
