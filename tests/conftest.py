@@ -1,4 +1,4 @@
-"""What tests of several files share: one PostgreSQL server for all of them."""
+"""What tests of several files share: one PostgreSQL server for all of them, and one process that serves the agents of the sweeps."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres import PostgresStore
+    from sweeping import Server
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +32,12 @@ def postgres_store(postgres_url: str) -> Iterator[PostgresStore]:
 
     with closing(PostgresStore(f"{postgres_url}?schema=t_{secrets.token_hex(6)}")) as store:
         yield store
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """Forks a child for each order of a sweep."""
+    from sweeping import Server
+
+    with closing(Server()) as started:
+        yield started

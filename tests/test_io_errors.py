@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from test_sweep import AGENT, NEEDS_A_PERSON, Case, Crew, Server, crew, new_case, refuse_any
+from sweeping import NEEDS_A_PERSON, Server, sqlite_in
+from test_sweep import AGENT, Case, Crew, crew, new_case, refuse_any
 
 __all__ = ["crew"]
 
@@ -52,7 +53,7 @@ def disturbed(case: Case, call: str, error: str, number: int, *options: str) -> 
     """One run in which one call fails: its exit status, and the command that does it again, with what it said."""
     inject = f"inject={call}:error={error}:when={number}"
     command = ["strace", "-f", "-qq", "-e", f"trace={call}", *(options or ("-o", "/dev/null")), "-e", inject]
-    command += [sys.executable, str(AGENT), str(case.folder), "async", str(case.store)]
+    command += [sys.executable, str(AGENT), str(case.folder), "async", case.store]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     return done.returncode, f"{' '.join(command)} {done.stderr}".strip()
 
@@ -73,7 +74,7 @@ def test_a_disk_that_refuses(crew: Crew, calls: dict[str, int], tmp_path: Path, 
     kinds, points = REFUSALS[call, error]
 
     def refuse_at(server: Server, number: int) -> tuple[str, list[str]]:
-        case = new_case(tmp_path, f"{call}-{error}-{number}", "async")
+        case = new_case(crew, tmp_path / f"{call}-{error}-{number}", "async")
         code, command = disturbed(case, call, error, number)
         if code not in (0, NEEDS_A_PERSON, STORE_GAVE_UP):
             return "", [f"{command} ended with {code}"]
@@ -104,8 +105,8 @@ def flushes_after_failure(trace: Sequence[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [9, 20])
-def test_a_flush_that_failed_is_not_tried_again_on_the_same_handle(tmp_path: Path, number: int) -> None:
-    case = new_case(tmp_path, "flush", "async")
+def test_a_flush_that_failed_is_not_tried_again_on_the_same_handle(crew: Crew, tmp_path: Path, number: int) -> None:
+    case = new_case(crew, tmp_path / "flush", "async")
     options = ("-e", "trace=fdatasync,close", "-o", f"{case.folder}/trace")
     code, _ = disturbed(case, "fdatasync", "EIO", number, *options)
     assert code == STORE_GAVE_UP
@@ -120,7 +121,7 @@ def test_the_trace_would_show_a_second_flush() -> None:
 @pytest.mark.parametrize("variant", ["async", "def"])
 def test_a_file_that_may_not_grow(crew: Crew, tmp_path: Path, variant: str) -> None:
     def stop_at(server: Server, limit_kib: int) -> tuple[str, list[str]]:
-        case = new_case(tmp_path, f"{limit_kib}k", variant)
+        case = new_case(crew, tmp_path / f"{limit_kib}k", variant)
         command = [sys.executable, str(AGENT), str(case.folder), variant]
 
         def limited() -> None:
@@ -154,11 +155,11 @@ def small_disk(folder: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("room_kib", [8, 60, 150, 200])
 def test_a_full_disk(crew: Crew, tmp_path: Path, room_kib: int) -> None:
     with small_disk(tmp_path / "disk") as disk:
-        case = Case(tmp_path / "case", "async", elsewhere=disk / "runs.db")
+        case = Case(tmp_path / "case", "async", sqlite_in(disk))
         case.folder.mkdir()
         filler = disk / "filler"
         filler.write_bytes(bytes(KIB * (KIB - room_kib)))
-        assert crew.servers[0].run(case.order()) == STORE_GAVE_UP
+        assert crew.servers[0].obey(case.order()) == STORE_GAVE_UP
         assert error_of(case) in {"StoreFull", "StoreFull: shared memory"}
         assert sorted(one.name for one in disk.iterdir() if one.name.endswith(".new")) == []
         filler.unlink()
