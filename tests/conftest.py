@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +16,20 @@ import pytest
 if TYPE_CHECKING:
     from holdfast.stores.postgres import PostgresStore
     from sweeping import Server
+
+IN_MEMORY = Path("/dev/shm")  # noqa: S108 (a folder of its own is made there)
+ROOM = 1 << 30
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """For a sweep it is in memory: processes are killed there and no power is cut, and most of the time would go into real flushes."""
+    if request.node.get_closest_marker("sweep") is None or not IN_MEMORY.is_dir() or shutil.disk_usage(IN_MEMORY).free < ROOM:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-sweep-", dir=IN_MEMORY) as folder:
+        yield Path(folder)
+        shutil.copytree(folder, tmp_path, dirs_exist_ok=True)  # what is left there was not as it should be
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -142,7 +143,10 @@ def swept(parent: Path, points: Iterable[str], tried: Callable[[Path, Death], li
     kills, problems = Counter[str](), list[str]()
     for name in points:
         for number in range(1, MOST):
-            found = tried(parent / f"{name}-{number}", death_at(f"{name}:{number}"))
+            folder = parent / f"{name}-{number}"
+            found = tried(folder, death_at(f"{name}:{number}"))
+            if not found:
+                shutil.rmtree(folder)
             if found is None:
                 break
             kills[name] += 1

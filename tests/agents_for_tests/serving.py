@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+from pydantic import TypeAdapter
 
 from agents_for_tests import sweep_agent
 from holdfast import _failpoints
@@ -68,14 +69,13 @@ def die_at_fdatasync(number: int) -> None:
     assert "attached" in said, said
 
 
-def obey(order: dict[str, Any]) -> int:
+def obey(agent: Any, order: dict[str, Any]) -> int:
     """One act in a forked child, with its way to die."""
     sweep_agent.folder = Path(order["folder"])
     log = os.open(sweep_agent.folder / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 2)
     faulthandler.dump_traceback_later(order.get("patience_s", PATIENCE_S), exit=True)
     try:
-        agent = importlib.import_module(f"agents_for_tests.{order['agent']}")  # here: several have steps of the same name
         if broken := order.get("broken"):
             agent.BREAKS[broken]()
         if "failpoint" in order:
@@ -93,11 +93,13 @@ def obey(order: dict[str, Any]) -> int:
 
 
 def serve() -> None:
+    TypeAdapter(None)  # the first one looks through everything that is installed, for plugins
     for line in sys.stdin:
         order = json.loads(line)
+        agent = importlib.import_module(f"agents_for_tests.{order['agent']}")
         pid = os.fork()
         if pid == 0:
-            os._exit(obey(order))
+            os._exit(obey(agent, order))
         if "kill_after_s" in order:
             time.sleep(order["kill_after_s"])
             with contextlib.suppress(ProcessLookupError):
