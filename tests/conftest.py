@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.stores.postgres import PostgresStore
     from sweeping import Server
 
-IN_MEMORY = Path("/dev/shm")  # noqa: S108 (a folder of its own is made there)
+IN_MEMORY = Path("/dev/shm")
 ROOM = 1 << 30
 
 

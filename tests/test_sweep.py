@@ -363,6 +363,7 @@ def test_the_failpoint_is_read_from_the_environment(crew: Crew, tmp_path: Path) 
 CONTROLS = {
     "intents": ("effect.after_body", "ran more or less than once"),
     "acks": ("step.after_outcome", "acknowledged but not stored"),
+    "store": ("effect.after_outcome", "acknowledged but not stored"),
 }
 """What is broken, where it shows, and what the sweep must say about it."""
 

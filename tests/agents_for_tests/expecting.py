@@ -23,11 +23,13 @@ class Told(NamedTuple):
     answered: set[int]
     children: dict[int, str]
     taken: set[str]
+    settled: set[int]
+    """Those of `done` that have no outcome yet: it is known, and recorded when the run is taken up again."""
 
 
 def told(records: Iterable[rec.Record]) -> Told:
     """Read records as somebody would who knows only that acts follow one another."""
-    found = Told(set(), set(), {}, set(), {}, set())
+    found = Told(set(), set(), {}, set(), {}, set(), set())
     for record in records:
         number = int(record.step_id) if record.step_id.isdigit() else 0
         match record:
@@ -38,6 +40,7 @@ def told(records: Iterable[rec.Record]) -> Told:
             case rec.StepDone() | rec.DoubtSettled(verdict="landed"):
                 found.done.add(number)
                 found.begun.discard(number)
+                (found.settled.add if isinstance(record, rec.DoubtSettled) else found.settled.discard)(number)
             case rec.DoubtSettled():
                 found.begun.discard(number)
             case rec.AskOpened():
@@ -52,7 +55,7 @@ def told(records: Iterable[rec.Record]) -> Told:
 
 
 def _go_back(found: Told, number: int) -> None:
-    for numbers in (found.done, found.begun, found.answered):
+    for numbers in (found.done, found.begun, found.answered, found.settled):
         numbers -= {each for each in numbers if each > number}
     for by_number in (found.asked, found.children):
         for later in [each for each in by_number if each > number]:
@@ -104,7 +107,7 @@ class Model:
     def points(self) -> list[int]:
         """Where the run can go back to: after an act that has its outcome, and not before a child that has begun."""
         last = max(self.told.children, default=0)
-        return [number for number in sorted(self.told.done) if number >= last]
+        return [number for number in sorted(self.told.done - self.told.settled) if number >= last]
 
     def correctable(self, numbers: Iterable[int]) -> list[int]:
         """Those of these acts whose results can be edited."""

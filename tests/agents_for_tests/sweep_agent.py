@@ -15,14 +15,16 @@ import json
 import os
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import holdfast as hf
 import holdfast.sync
-from holdfast import _drive
+from holdfast import _app, _drive
 from holdfast import _records as rec
 from holdfast.errors import StoreError
+from holdfast.stores.opening import open_store
 
 RUN_ID = "sweep"
 NEEDS_A_PERSON = 75
@@ -268,7 +270,26 @@ def break_acks() -> None:
     _drive._commit_async, _drive._commit_blocking = post_async, post
 
 
-BREAKS = {"intents": break_intents, "acks": break_acks}
+def break_store() -> None:
+    """The store says that it has written what it is about to write."""
+
+    def opened(url: Any) -> Any:
+        store: Any = open_store(url)
+        append, later = store.append, ThreadPoolExecutor(1)
+
+        def said(batch: Any, *, wait: bool = True) -> list[None]:
+            later.submit(time.sleep, 0.02)
+            later.submit(append, batch)
+            return [None] * len(batch)
+
+        store.append = said
+        return store
+
+    broken: Any = _app
+    broken.open_store = opened
+
+
+BREAKS = {"intents": break_intents, "acks": break_acks, "store": break_store}
 
 
 # --- running it -----------------------------------------------------------------------------------------------------
