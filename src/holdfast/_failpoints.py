@@ -54,6 +54,9 @@ CHILDREN = ("child.before", "child.after", "child.before_take", "child.after_tak
 TIME_TRAVEL = ("edit.before", "edit.after", "fork.before", "fork.after", "effect.before_reuse", "effect.after_reuse")
 """Places that are passed by who goes back in a run, and by a call whose result is taken over."""
 
+FILES = ("file.written", "file.linked", "turn.before", "turn.base", "turn.after", "adopt.before_back", "adopt.after_back")
+"""Places that only the store of readable files passes."""
+
 BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after", *PRUNES)
 """Places that no run passes."""
 
@@ -64,7 +67,7 @@ def arm(spec: str) -> None:
     """Arm `name:count`; an unknown name is an error, so that a sweep cannot silently test nothing."""
     global _armed  # noqa: PLW0603 (a process has one set of failpoints)
     name, _, count = spec.partition(":")
-    if name not in (*NAMES, *WAITS, *ARTIFACTS, *MILESTONES, *CHILDREN, *TIME_TRAVEL, *BESIDE):
+    if name not in (*NAMES, *WAITS, *ARTIFACTS, *MILESTONES, *CHILDREN, *TIME_TRAVEL, *BESIDE, *FILES):
         raise ValueError(f"no failpoint is called {name!r}")
     _armed = {name: int(count or 1)}
 

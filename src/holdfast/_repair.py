@@ -29,6 +29,7 @@ MOST = 1 << 48
 """A larger epoch or seq can only be damage."""
 
 SHOWN = 80
+POINTERS = "what points at its records is damaged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +86,7 @@ def repair(engine: Engine, run_id: str, *, dry_run: bool, by: str, reason: str) 
     head, rows = store.found(checked_run_id(run_id))
     if head is None and not rows:
         raise UnknownRun(run_id, store.url)
-    damage = _examined(run_id, head, rows, reads=_reads(engine, run_id, rows))
+    damage = _examined(run_id, head, rows, unread=_unread_why(engine, run_id, rows))
     _refuse_half_fork(damage)
     _refuse_lost_generations(damage)
     mending, records = _decided(damage, by=by, reason=reason)
@@ -125,17 +126,19 @@ def _refuse_lost_generations(damage: _Damage) -> None:
         raise Refusal(f"{lost}; nothing was changed. {remedy}")
 
 
-def _reads(engine: Engine, run_id: str, rows: Sequence[Row]) -> bool:
-    """Whether the store gives the rows that are there, also by its pointers and indexes."""
+def _unread_why(engine: Engine, run_id: str, rows: Sequence[Row]) -> str:
+    """Why the store does not give the rows that are there, by its pointers, indexes or files; nothing where it does."""
     try:
         loaded = engine.store.load(run_id)
+    except Damaged as error:
+        return error.what
     except StoreDamaged:
-        return False
+        return POINTERS
     pointers = any(told.startswith(f"run {run_id}: ") or "index" in told for told in engine.store.check())
-    return loaded is not None and loaded[1] == rows and not pointers
+    return "" if loaded is not None and loaded[1] == rows and not pointers else POINTERS
 
 
-def _examined(run_id: str, head: Head | None, rows: Sequence[Row], *, reads: bool) -> _Damage:
+def _examined(run_id: str, head: Head | None, rows: Sequence[Row], *, unread: str) -> _Damage:
     good: list[tuple[Row, rec.Record]] = []
     try:
         for each in verified(head or empty_head(run_id), rows):
@@ -143,8 +146,8 @@ def _examined(run_id: str, head: Head | None, rows: Sequence[Row], *, reads: boo
     except Damaged as error:
         damage = error if head is not None or len(good) < len(rows) else Damaged(run_id, len(good) + 1, "its head is gone")
     else:
-        damage = Damaged(run_id, len(good) + 1, "what points at its records is damaged")
-        if reads:
+        damage = Damaged(run_id, len(good) + 1, unread)
+        if not unread:
             raise Refusal(f"run {run_id!r} is not damaged; nothing was changed")
     if not good:
         raise Refusal(

@@ -51,8 +51,8 @@ def _spoken_to(engine: Engine, agent: str | None) -> Iterator[Head]:
 
 
 def _wakes(engine: Engine, run_id: str) -> bool:
-    found = engine.store.load(run_id)
     with suppress(Damaged):  # it cannot go on; the inbox says why
+        found = engine.store.load(run_id)
         journal = Journal.load(*found) if found is not None else None
         letters = engine.store.letters([run_id]) if journal is not None else []
         return journal is not None and any(matters(engine.store, engine.observer, journal, letter) for letter in letters)

@@ -17,6 +17,7 @@ Every method may be called from any thread. What `append` has returned survives 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import BinaryIO, NamedTuple, Protocol, runtime_checkable
 
 FORMAT = 1
@@ -298,6 +299,30 @@ class Prunable(Protocol):
 
     def compact(self) -> None:
         """Give free room back to whoever lent it. It may take long, need as much room again, and hold up everybody who writes."""
+
+
+class HandEdit(NamedTuple):
+    """A file that somebody changed by hand: the rows as they were recorded, and as they read now, where nothing but values is another."""
+
+    path: str
+    recorded: Sequence[Row]
+    now: Sequence[Row] | None
+    why: str
+    """Where there is no `now`: what is wrong with the file."""
+
+
+@runtime_checkable
+class HandEdited(Protocol):
+    """A store whose records people can read, and change, with an editor. `load` raises `Damaged` with the path of what was changed."""
+
+    def edited(self, run_id: str) -> list[HandEdit]:
+        """What was changed by hand and has neither been adopted nor put back, in the order of the rows."""
+
+    def overlooking(self, run_id: str) -> AbstractContextManager[None]:
+        """Inside this, the store object loads the run as it was recorded, in spite of that."""
+
+    def put_back(self, run_id: str) -> None:
+        """Show again what was recorded, and keep what somebody wrote aside."""
 
 
 class Swept(NamedTuple):

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast import Holdfast, _timetravel
+from holdfast import Holdfast, _adopting, _timetravel
 from holdfast._decorators import Step
+from holdfast._operate import somebody
 from holdfast.cli.app_file import loaded
 from holdfast.cli.exits import Exit
 from holdfast.cli.location import opened
@@ -28,7 +29,7 @@ FORK_EXAMPLES = examples(
 )
 EDIT_EXAMPLES = examples(
     "holdfast edit order-47 12", """holdfast edit order-47 12 --value '{"cents": 700}' --reason 'a better offer'""",
-    """holdfast edit order-47 --state 1 --at 12 --value '{"tries": 0}'""",
+    """holdfast edit order-47 --state 1 --at 12 --value '{"tries": 0}'""", "holdfast edit order-47 --adopt --by ann",
 )  # fmt: skip
 
 EffectsOption = Annotated[
@@ -74,6 +75,7 @@ def edit(
     value: Annotated[str | None, typer.Option("--value", metavar="JSON", help="The value; without it, $EDITOR opens the old one.")] = None,
     state: Annotated[str | None, typer.Option("--state", metavar="NAME", help="Edit a state object, by its name or number.")] = None,
     at: Annotated[str | None, typer.Option("--at", metavar="STEP", help="With --state: the step at which it is another.")] = None,
+    adopt: Annotated[bool, typer.Option("--adopt", help="Take over what was changed by hand in the run's files.")] = False,
     here: Annotated[Path | None, typer.Option("--here", metavar="APP.py", help="Check it by the type of the step in this file.")] = None,
     effects: EffectsOption = "ask",
     reason: ReasonOption = "",
@@ -85,6 +87,10 @@ def edit(
 
     What came after is kept and marked as superseded. Effects that happened are not done again unasked.
     """
+    if adopt:
+        if any(given is not None for given in (step, value, state, at)):
+            raise UsageError("--adopt takes what stands in the files: say neither a step nor a value")
+        return _adopted(run, here, effects=effects, reason=reason, by=by, screen=Screen(store, as_json))
     if (state is None) != (at is None) or (state is None) == (step is None):
         raise UsageError("say either STEP, or --state NAME with --at STEP")
     if state is not None and here is not None:
@@ -100,6 +106,14 @@ def edit(
 
         said = apply(read_json(value, "--value")) if value is not None else _written(holdfast, run, str(step or at), state, apply)
         Screen(store, as_json).told(run, said)
+    return Exit.FINE
+
+
+def _adopted(run: str, here: Path | None, *, effects: str, reason: str, by: str | None, screen: Screen) -> Exit:
+    said = _timetravel.word(by or somebody(), reason, _read_effects(effects))
+    with opened(screen.store) as holdfast:
+        told = _adopting.adopt(holdfast.engine, run, said=said, fits=lambda step_id: _step_in(holdfast, run, step_id, here))
+        screen.told(run, told)
     return Exit.FINE
 
 

@@ -6,19 +6,19 @@ A file that is already there is judged by its first bytes, before SQLite sees it
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import secrets
-import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import apsw
 
 from holdfast.errors import StoreBusy, StoreDamaged, StoreError, StoreFailed, StoreForeign, StoreFull, StoreNewer, StoreReadOnly
 from holdfast.store import FORMAT
+from holdfast.stores._file_system import NETWORK
+from holdfast.stores._file_system import file_system as file_system  # noqa: PLC0414 (it is looked for here too)
+from holdfast.stores._os_errors import FAILED, FULL, READ_ONLY, os_errors
 
 APPLICATION_ID = 0x486F6C64
 """`Hold`, at byte 68 of every database of ours."""
@@ -33,11 +33,6 @@ ADDED = Path(__file__).with_name("sqlite_added.sql").read_text(encoding="utf-8")
 
 MAGIC = b"SQLite format 3\0"
 HEADER_BYTES = 100
-NETWORK = frozenset(
-    {"nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "9p", "afs", "ncpfs", "coda", "ceph", "lustre", "gfs2", "gpfs", "ocfs2", "beegfs"}
-    | {f"fuse.{name}" for name in ("sshfs", "s3fs", "rclone", "glusterfs", "ceph", "davfs2", "gcsfuse", "mount-s3", "juicefs")}
-)
-"""File systems on which the locks and the shared memory of a WAL cannot be relied on."""
 
 
 def prepare(path: Path, url: str) -> None:
@@ -77,35 +72,19 @@ def from_sqlite(error: apsw.Error | UnicodeDecodeError, url: str) -> StoreError:
     for kinds, ours, advice in _ADVICE:
         if isinstance(error, kinds):
             return ours(url, f"{advice} ({error})")
-    return StoreFailed(url, f"{_FAILED} ({type(error).__name__}: {error})")
+    return StoreFailed(url, f"{FAILED} ({type(error).__name__}: {error})")
 
 
-@contextmanager
-def os_errors(url: str) -> Iterator[None]:
-    """Say what the operating system refuses as one of our errors."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise StoreReadOnly(url, f"{_READ_ONLY} ({error})") from error
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreFull(url, f"{_FULL} ({error})") from error
-        raise StoreFailed(url, f"{_FAILED} ({error})") from error
-
-
-_READ_ONLY = "the store cannot be written; nothing was changed. Make the file and its folder writable, or name another path"
-_FULL = "there is no room left; what was acknowledged before is safe. Free some space, then run again"
 _NO_GROWTH = (
     "the shared memory beside the log cannot grow, most likely because there is no room left; what was acknowledged before is safe. "
     "Free some space, or see to the disk, then run again"
 )
-_FAILED = "the operating system refused a read, a write or a flush; what was acknowledged before is safe. See to the disk, then run again"
 _BUSY = "somebody else holds the write lock; nothing was written. Try again, or end the program that keeps the database locked"
 _DAMAGED = "the database is damaged. Keep a copy of all its files, then look with `holdfast check` or restore a backup"
 _ADVICE: list[tuple[tuple[type[Exception], ...], type[StoreError], str]] = [
     ((apsw.BusyError, apsw.LockedError), StoreBusy, _BUSY),
-    ((apsw.FullError,), StoreFull, _FULL),
-    ((apsw.ReadOnlyError, apsw.PermissionsError), StoreReadOnly, _READ_ONLY),
+    ((apsw.FullError,), StoreFull, FULL),
+    ((apsw.ReadOnlyError, apsw.PermissionsError), StoreReadOnly, READ_ONLY),
     ((apsw.CorruptError, apsw.NotADBError, apsw.ConstraintError, UnicodeDecodeError), StoreDamaged, _DAMAGED),
 ]
 
@@ -170,7 +149,7 @@ def _recognise(path: Path, url: str) -> None:
 
 def _refuse_unwritable(path: Path, url: str) -> None:
     if not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise StoreReadOnly(url, f"{_READ_ONLY} ({path} is not writable)")
+        raise StoreReadOnly(url, f"{READ_ONLY} ({path} is not writable)")
 
 
 def _refuse_network(path: Path, url: str) -> None:
@@ -178,26 +157,6 @@ def _refuse_network(path: Path, url: str) -> None:
     if kind in NETWORK:
         reason = f"it is on a network file system ({kind}), where acknowledged steps can be lost; it was not opened"
         raise StoreFailed(url, f"{reason}. Name a path on a local disk")
-
-
-def file_system(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """The type of the file system `folder` is on, or an empty string where the system does not tell."""
-    if not sys.platform.startswith("linux") or not mounts.exists():
-        return ""
-    best, kind = -1, ""
-    real = folder.resolve()
-    for line in mounts.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        place, _, source = line.partition(" - ")
-        point = Path(_unescaped(place.split(" ")[4]))
-        if real.is_relative_to(point) and len(point.parts) >= best:
-            best, kind = len(point.parts), source.split(" ")[0]
-    return kind
-
-
-def _unescaped(mount_point: str) -> str:
-    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        mount_point = mount_point.replace(code, character)
-    return mount_point
 
 
 def _assert_format(connection: apsw.Connection, url: str) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
 from holdfast.errors import StoreBusy
@@ -28,6 +27,7 @@ from holdfast.store import (
     Tombstone,
 )
 from holdfast.stores._blob_files import condemned
+from holdfast.stores._matching import listed
 
 LIVE_LINES, LIVE_BYTES = 10_000, 8 * 1024 * 1024
 """What is kept at the most of all that runs emitted."""
@@ -89,12 +89,8 @@ class MemoryStore:
 
     def heads(self, query: Query) -> list[Head]:
         with self._lock:
-            found = [head for head in self._heads.values() if _matches(head, query)]
-            if query.addressed:
-                addressed = {letter.run_id for letter in self._letters.values()}
-                found = [head for head in found if head.run_id in addressed]
-        found.sort(key=_order(query))
-        return found[query.offset : query.offset + query.limit]
+            addressed = {letter.run_id for letter in self._letters.values()}
+            return listed([head for head in self._heads.values() if not query.addressed or head.run_id in addressed], query)
 
     def post(self, run_id: str, kind: str, body: bytes, at_us: int) -> int:
         with self._lock:
@@ -247,28 +243,3 @@ class MemoryStore:
 
     def close(self) -> None:
         """Nothing to let go of: what was kept stays readable for whoever still holds this object."""
-
-
-def _order(query: Query) -> Callable[[Head], tuple[int, str]]:
-    if query.due_by_us is not None:
-        return lambda head: (head.wake_us or 0, head.run_id)
-    if query.addressed or query.after is not None:
-        return lambda head: (0, head.run_id)
-    return lambda head: (-head.updated_us, head.run_id)
-
-
-def _matches(head: Head, query: Query) -> bool:
-    return (
-        (not query.statuses or head.status in query.statuses)
-        and (query.agent is None or head.agent == query.agent)
-        and (query.idle_before_us is None or head.updated_us < query.idle_before_us)
-        and (query.after is None or head.run_id > query.after)
-        and (query.due_by_us is None or (head.owner is None and head.wake_us is not None and head.wake_us <= query.due_by_us))
-        and (not query.addressed or head.owner is None)
-        and (not query.tags or _has_tags(head, query.tags))
-    )
-
-
-def _has_tags(head: Head, wanted: Sequence[tuple[str, str]]) -> bool:
-    tags = json.loads(head.tags)
-    return all(tags.get(key) == value for key, value in wanted)

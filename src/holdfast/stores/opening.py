@@ -10,8 +10,11 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 
 SQLITE = "sqlite:///"
+FILES = "file://"
 POSTGRES = ("postgresql://", "postgres://")
-KNOWN = "sqlite:///PATH, a path that ends in .db, postgresql://USER:PASSWORD@HOST/DATABASE, or memory:"
+KNOWN = (
+    "sqlite:///PATH, a path that ends in .db, file:///FOLDER, a path that ends in /, postgresql://USER:PASSWORD@HOST/DATABASE, or memory:"
+)
 
 
 def open_store(url: str | Path) -> Store:
@@ -26,6 +29,8 @@ def open_store(url: str | Path) -> Store:
         return SqliteStore(text.removeprefix(SQLITE))
     if text.endswith(".db") and "://" not in text:
         return SqliteStore(text)
+    if text.startswith(FILES) or ("://" not in text and (text.endswith("/") or Path(text).is_dir())):
+        return _files(text.removeprefix(FILES))
     if text.startswith(POSTGRES):
         return _postgres(text)
     raise StoreError(_shown(text), f"this names no store that is known; nothing was opened. Write {KNOWN}")
@@ -38,6 +43,13 @@ def _postgres(url: str) -> Store:
     except ImportError as error:
         raise StoreError(_shown(url), f'this store needs psycopg ({error}). Install it: pip install "holdfast[postgres]"') from error
     return PostgresStore(url)
+
+
+def _files(path: str) -> Store:
+    """Loaded only here, as most programs have one kind of store."""
+    from holdfast.stores.files import FilesStore
+
+    return FilesStore(path)
 
 
 def _shown(text: str) -> str:

@@ -37,10 +37,11 @@ from holdfast.store import (
 from holdfast.stores import _sqlite_blobs as blobs
 from holdfast.stores._blob_files import BlobFiles
 from holdfast.stores._live_files import LiveFiles
+from holdfast.stores._os_errors import os_errors
 from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._sqlite_aside import found_head, found_rows, move, moved
 from holdfast.stores._sqlite_check import findings, pages, sealed, unsealed
-from holdfast.stores._sqlite_file import ADDED, BUSY_LIMIT_MS, os_errors, prepare
+from holdfast.stores._sqlite_file import ADDED, BUSY_LIMIT_MS, prepare
 from holdfast.stores._sqlite_line import Line
 from holdfast.stores._sqlite_pruned import buried, compacted, forgotten, gaps, measured, removed, rewritten
 

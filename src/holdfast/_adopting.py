@@ -1,0 +1,107 @@
+"""Adopting what somebody changed by hand: a value in a readable file becomes an official edit, with an author, and the file is put back.
+
+Everything is checked before anything is written: each file reads, nothing in it is another but the value of a result or of a state, and
+each value is one that `edit` takes. Then the edits are appended, the last step first, since an edit gives up what came after it; and
+then the files are put back, so that the records hold again. Who dies in between finds the files still changed, and adopts them again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from . import _records as rec
+from ._engine import Engine
+from ._failpoints import reach
+from ._ids import checked_run_id
+from ._inspect import loaded
+from ._journal import Journal
+from ._timetravel import Word, _state_edit, _step_edit, edit, edit_state
+from .errors import Refusal
+from .store import HandEdit, HandEdited, Row
+
+RESULTS = (rec.StepDone.kind, rec.StepEdited.kind)
+STEPS = "step."
+
+
+class Change(NamedTuple):
+    """Another value for the result of a step or, with its name, for a state at that step."""
+
+    path: str
+    seq: int
+    step_id: str
+    value: bytes
+    state: str = ""
+
+
+def adopt(engine: Engine, run_id: str, *, said: Word, fits: Callable[[str], object] = lambda _: None) -> str:
+    """Make edits of all that was changed by hand; gives what happens next, in words. `fits` gives what a step's value is checked by."""
+    store = engine.store
+    if not isinstance(store, HandEdited):
+        raise Refusal(f"the store {store.url} has no files that could be edited by hand; nothing was changed")
+    found = store.edited(checked_run_id(run_id))
+    if not found:
+        raise Refusal(f"no file of run {run_id!r} was changed by hand; nothing was changed")
+    changes = [change for one in found for change in _changes(one)]
+    with store.overlooking(run_id):
+        _refuse_unfit(Journal.load(*loaded(engine, run_id)), changes, said, fits)
+        words = [_applied(engine, run_id, change, said, fits) for change in reversed(changes)]
+    reach("adopt.before_back")
+    store.put_back(run_id)
+    reach("adopt.after_back")
+    adopted = ", ".join(f"{'state ' + change.state + ' at ' if change.state else ''}step {change.step_id}" for change in changes)
+    return f"adopted: {adopted}. {words[-1]}"
+
+
+def _changes(found: HandEdit) -> Iterator[Change]:
+    """What was changed in one file; refused where that cannot be an edit."""
+    if found.now is None:
+        raise _refusal(found.path, found.why)
+    for number, (was, now) in enumerate(zip(found.recorded, found.now, strict=True)):
+        if was == now:
+            continue
+        if now.value is None or was.value is None:
+            raise _refusal(found.path, "a value was taken away or added")
+        _refuse_no_json(found.path, now.value)
+        if was.kind in RESULTS:
+            yield Change(found.path, was.seq, was.step_id, now.value)
+        elif was.kind == rec.StateSaved.kind and (at := _ridden_on(found.recorded[number:])):
+            yield Change(found.path, was.seq, at, now.value, was.step_id)
+        else:
+            raise _refusal(found.path, f"what was changed is neither the result of a step nor a state saved with one ({was.kind})")
+
+
+def _ridden_on(rows: Sequence[Row]) -> str:
+    """The step with which a state was saved."""
+    return next((row.step_id for row in rows if row.kind.startswith(STEPS)), "")
+
+
+def _refuse_no_json(path: str, value: bytes) -> None:
+    try:
+        json.loads(value)
+    except ValueError as error:
+        raise _refusal(path, f"the value is not JSON ({error})") from error
+
+
+def _refuse_unfit(journal: Journal, changes: Sequence[Change], said: Word, fits: Callable[[str], object]) -> None:
+    """Whether each of them could be made alone, before the first is."""
+    for path, seq, step_id, value, state in changes:
+        if state:
+            _state_edit(journal, state, value, said, at=step_id)
+            continue
+        history = journal.histories.get(step_id)
+        if history is not None and history.outcome is not None and seq < history.outcome_seq:
+            raise _refusal(path, f"step {step_id} has another result since")
+        _step_edit(journal, step_id, value, said, fits=fits(step_id))
+
+
+def _applied(engine: Engine, run_id: str, change: Change, said: Word, fits: Callable[[str], object]) -> str:
+    value = json.loads(change.value)
+    if change.state:
+        return edit_state(engine, run_id, value, at=change.step_id, name=change.state, said=said)
+    return edit(engine, run_id, change.step_id, value, said=said, fits=fits(change.step_id))
+
+
+def _refusal(path: str, why: str) -> Refusal:
+    return Refusal(f"{path} cannot be adopted: {why}; nothing was changed. To put back what was recorded: holdfast check RUN --repair")

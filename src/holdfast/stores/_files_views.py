@@ -1,0 +1,268 @@
+"""What people see of a run in a folder of files: its journal, a file per commit, and what the agent knows now.
+
+These are views. The sealed commits beside them are what was recorded, flushed and fenced; a view is written behind its commit, is not
+flushed, and never fails it. So a view that is missing, or of which a power loss left only a part, is written again by whoever loads the
+run, and one that differs otherwise was changed by hand: that is said, with its path, and what was recorded is still there to put it back.
+
+Views are for people, and so this is the one room of a store that knows what some kinds of records mean; nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from holdfast.errors import Damaged, StoreError
+from holdfast.store import HandEdit, Row
+from holdfast.stores._files_place import FilesPlace
+from holdfast.stores._journal_runs import RUNS, Piece, Runs, new_token, seq_name
+from holdfast.stores._safe_names import label, safe
+from holdfast.stores._sealed import Commit, Unreadable, opened, pretty, row_of, shown, with_seal, without_seal
+
+TOGETHER = 20
+"""A commit of more rows than this (an imported run) is shown as a file for each."""
+VIEW = re.compile(r"(\d{6,})-[a-z0-9_.-]+\.json")
+STATES = ("state.saved", "state.edited")
+TURNING = ("step.edited", "state.edited", "run.accepted", "run.forked", "run.continued")
+"""Records behind which the states are others than those that were saved last."""
+MOST_KNOWN = 1000
+"""Runs of which it is remembered what their agents know."""
+
+CHANGED = (
+    "{path} is not what was recorded. If you edited it: holdfast edit {run_id} --adopt; to put back what was recorded: "
+    "holdfast check {run_id} --repair"
+)
+
+
+class FileViews:
+    """The views of all runs in a place."""
+
+    def __init__(self, place: FilesPlace) -> None:
+        self._place = place
+        self._knows: dict[str, tuple[str, dict[str, bytes]]] = {}
+        self._overlooked: set[str] = set()
+
+    def show(self, key: str, name: str, data: bytes, commit: Commit) -> None:
+        for view, content in views_of(_first(name), data, commit):
+            self._write(key, view, content)
+        with contextlib.suppress(OSError, StoreError):
+            self._show_state(key, commit)
+
+    def rebuild(self, key: str, commit: Commit) -> None:
+        folder = f"{RUNS}{key}/journal/"
+        for name in self._place.names(folder):
+            if VIEW.fullmatch(name):
+                self._place.remove(folder + name)
+        for view, content in views_of(0, b"", commit):
+            self._write(key, view, content)
+        self._knows.pop(key, None)
+        with contextlib.suppress(OSError, StoreError):
+            self._write_state(key, commit, fold(commit.rows))
+
+    def refuse_changed(self, run_id: str, pieces: Sequence[Piece]) -> None:
+        key = safe(run_id)
+        there = set(self._place.names(f"{RUNS}{key}/journal/"))
+        for seq, name, content in _expected(pieces):
+            found = self._place.read(f"{RUNS}{key}/journal/{name}") if name in there else None
+            if found == content or run_id in self._overlooked:
+                continue
+            if found is not None and not _lost(found, content) and not _alike(found, content):
+                raise Damaged(run_id, seq, CHANGED.format(path=self._path(key, name), run_id=run_id))
+            self._write(key, name, content)
+        self._refuse_orphans(run_id, pieces, there)
+
+    def mended(self, run_id: str, pieces: Sequence[Piece]) -> list[Piece]:
+        key, found = safe(run_id), {piece.first(): piece for piece in pieces}
+        for name in self._place.names(f"{RUNS}{key}/journal/") if pieces else ():
+            number = VIEW.fullmatch(name)
+            at = int(number[1]) if number else 0
+            if at and (at not in found or found[at].commit is None):
+                commit = _commit(self._place.read(f"{RUNS}{key}/journal/{name}"))
+                if commit is not None and commit[1].head.run_id == run_id and not _within(commit[1], pieces):
+                    found[at] = Piece(pieces[-1].generation() + seq_name(at), *commit)
+        return [found[at] for at in sorted(found)]
+
+    def edited(self, run_id: str, pieces: Sequence[Piece]) -> list[HandEdit]:
+        """The views that somebody changed."""
+        key, found = safe(run_id), list[HandEdit]()
+        for _, name, content in _expected(pieces):
+            now = self._place.read(f"{RUNS}{key}/journal/{name}")
+            if now is not None and now != content and not _lost(now, content) and not _alike(now, content):
+                found.append(_read(self._path(key, name), now, content))
+        return found
+
+    @contextlib.contextmanager
+    def overlooking(self, run_id: str) -> Iterator[None]:
+        """Inside this, do not say that views of this run were changed."""
+        self._overlooked.add(run_id)
+        try:
+            yield
+        finally:
+            self._overlooked.discard(run_id)
+
+    def put_back(self, run_id: str, pieces: Sequence[Piece]) -> None:
+        """Keep what somebody wrote aside, and show again what was recorded."""
+        key = safe(run_id)
+        for _, name, content in _expected(pieces):
+            now = self._place.read(f"{RUNS}{key}/journal/{name}")
+            if now == content:
+                continue
+            if now is not None and not _lost(now, content):
+                self._place.make(f"{RUNS}{key}/aside/")
+                self._place.create(f"{RUNS}{key}/aside/edited-{new_token()}-{name}", now)
+            self._place.replace(f"{RUNS}{key}/journal/{name}", content)
+
+    def _refuse_orphans(self, run_id: str, pieces: Sequence[Piece], there: set[str]) -> None:
+        """A view behind the last commit tells of one that is not there any more, unless that has come meanwhile."""
+        last = (pieces[-1].commit.head.seq if pieces[-1].commit else pieces[-1].first()) if pieces else 0
+        for name in sorted(there):
+            number = VIEW.fullmatch(name)
+            if number is None or int(number[1]) <= last:
+                continue
+            if pieces and self._place.has(pieces[-1].generation() + seq_name(int(number[1]))):
+                continue
+            path = self._path(safe(run_id), name)
+            with contextlib.suppress(Unreadable):
+                if without_seal(self._place.read(f"{RUNS}{safe(run_id)}/journal/{name}") or b"").get("run") == run_id:
+                    raise Damaged(run_id, last + 1, f"its sealed commit is missing, of which {path} still tells")
+
+    def _write(self, key: str, name: str, content: bytes) -> None:
+        """A view, whole or not; it is not worth failing for."""
+        path = self._place.path(f"{RUNS}{key}/journal/{name}")
+        with contextlib.suppress(OSError):
+            try:
+                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                os.mkdir(os.path.dirname(path), 0o700)  # noqa: PTH102, PTH120 (this is done for every commit)
+                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(fd, content)
+            finally:
+                os.close(fd)
+
+    def _show_state(self, key: str, commit: Commit) -> None:
+        status, states = self._knows.get(key, ("", {}))
+        saved = {row.step_id: row.value or b"null" for row in commit.rows if row.kind in STATES}
+        turned = any(row.kind in TURNING for row in commit.rows)
+        if not (saved or turned or status != commit.head.status):
+            return
+        if turned or (not status and commit.rows[0].seq > 1):
+            states = fold(self._rows(commit.head.run_id))
+        self._write_state(key, commit, states | ({} if turned else saved))
+
+    def _rows(self, run_id: str) -> list[Row]:
+        return [row for piece in Runs(self._place).pieces(run_id) if piece.commit for row in piece.commit.rows]
+
+    def _write_state(self, key: str, commit: Commit, states: dict[str, bytes]) -> None:
+        head = commit.head
+        while len(self._knows) >= MOST_KNOWN:
+            del self._knows[next(iter(self._knows))]
+        self._knows[key] = head.status, states
+        told = {"run": head.run_id, "agent": head.agent, "status": head.status, "note": head.note, "seq": head.seq}
+        shown_states = {name: _json(value) for name, value in states.items()}
+        self._place.replace(f"{RUNS}{key}/state.json", pretty({**told, "state": shown_states}) + b"\n")
+
+    def _path(self, key: str, name: str) -> str:
+        return self._place.path(f"{RUNS}{key}/journal/{name}")
+
+
+def views_of(first: int, data: bytes, commit: Commit) -> Iterator[tuple[str, bytes]]:
+    """The files that show a commit: the same bytes under a name for people, or one for each of many rows."""
+    if len(commit.rows) <= TOGETHER and not commit.turn:
+        yield f"{first:06d}-{_label(commit.rows[-1])}.json", data
+        return
+    for row in commit.rows:
+        yield f"{row.seq:06d}-{_label(row)}.json", with_seal({"run": commit.head.run_id, "rows": [shown(row)]})
+
+
+def fold(rows: Sequence[Row]) -> dict[str, bytes]:
+    """What an agent knows after these rows: each state as it was saved last on the path that stands."""
+    saved: list[tuple[int, str, bytes]] = []
+    for row in rows:
+        if row.kind == "run.continued":
+            saved = []
+        elif row.kind in TURNING:
+            after = _json(row.body).get("after", row.seq) if row.body.startswith(b"{") else row.seq
+            saved = [each for each in saved if each[0] <= after]
+        if row.kind in STATES:
+            saved.append((row.seq, row.step_id, row.value or b"null"))
+    return {name: value for _, name, value in saved}
+
+
+def _expected(pieces: Sequence[Piece]) -> Iterator[tuple[int, str, bytes]]:
+    for piece in pieces:
+        if piece.commit is not None:
+            for name, content in views_of(piece.first(), piece.data, piece.commit):
+                yield int(name.partition("-")[0]), name, content
+
+
+def _label(row: Row) -> str:
+    """The name of the step, and what became of it unless it is done; else what the record is."""
+    named = _json(row.body) if row.body.startswith(b"{") else None
+    name = named.get("name") if isinstance(named, dict) else None
+    if not isinstance(name, str) or not name:
+        return label(row.kind.replace(".", "-"))
+    return label(name) if row.kind == "step.done" else label(f"{name[:40]}-{row.kind.rpartition('.')[2]}")
+
+
+def _commit(data: bytes | None) -> tuple[bytes, Commit] | None:
+    """What a view shows, if it is a whole commit as it was written."""
+    try:
+        return (data, opened(data)) if data is not None else None
+    except Unreadable:
+        return None
+
+
+def _within(commit: Commit, pieces: Sequence[Piece]) -> bool:
+    """Whether some commit that can be read has these rows: then the view is of no commit that is missing."""
+    seqs = {row.seq for row in commit.rows}
+    return any(row.seq in seqs for piece in pieces if piece.commit for row in piece.commit.rows)
+
+
+def _lost(found: bytes, content: bytes) -> bool:
+    """Whether a power loss can have left this: the beginning of it, and nothing or zeros where the rest was."""
+    return content.startswith(found.rstrip(b"\0"))
+
+
+def _alike(found: bytes, content: bytes) -> bool:
+    """Whether it says the same in another layout."""
+    try:
+        return bool(json.loads(found) == json.loads(content))
+    except ValueError:
+        return False
+
+
+def _read(path: str, now: bytes, content: bytes) -> HandEdit:
+    """What somebody made of a view, if only values are others than they were."""
+    before = without_seal(content)
+    recorded = [row_of(each) for each in before["rows"]]
+    try:
+        after = json.loads(now)
+    except ValueError as error:
+        return HandEdit(path, recorded, None, f"it is not JSON ({error})")
+    try:
+        same = {**after, "rows": 0, "seal": 0} == {**before, "rows": 0, "seal": 0}
+        rows = [row_of(each) for each in after["rows"]]
+        same = same and [_but_value(each) for each in after["rows"]] == [_but_value(each) for each in before["rows"]]
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        return HandEdit(path, recorded, None, f"it has other fields than it had ({error})")
+    return HandEdit(path, recorded, rows if same else None, "" if same else "more than the value of a result or state was changed")
+
+
+def _but_value(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in row.items() if name not in ("value", "value_text")}
+
+
+def _first(name: str) -> int:
+    return int(name.rpartition("/")[2].partition(".")[0])
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        return data.decode("utf-8", "replace")
