@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
@@ -46,10 +46,18 @@ def schema_of(server: str, folder: Path) -> str:
     return f"{server}?schema=c_{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
 
 
-OTHERS: dict[str, Callable[[pytest.FixtureRequest], Home]] = {
-    "postgres": lambda request: partial(schema_of, request.getfixturevalue("postgres_url")),
+class Other(NamedTuple):
+    """A store that outlives a process: where that of a case is, and the failpoints in it that every write passes."""
+
+    home: Callable[[pytest.FixtureRequest], Home]
+    inside: tuple[str, ...] = ()
+
+
+OTHERS = {
+    "files": Other(lambda request: lambda folder: f"file://{folder / 'runs'}", ("file.written", "file.linked")),
+    "postgres": Other(lambda request: partial(schema_of, request.getfixturevalue("postgres_url"))),
 }
-"""The other stores that outlive a process."""
+"""The stores beside SQLite, a line each."""
 
 
 class Server:

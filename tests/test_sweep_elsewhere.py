@@ -1,8 +1,8 @@
 """What is swept on SQLite is killed on every other store that outlives a process as well: in fewer places, of every kind.
 
-Every failpoint of a run is one of them, and every effect, before and after its body; a kill during the recovery from another; kills at
-random times; and, of those who wait, call, go back, prune, keep artifacts, go on for generations and undo, what is written in each of their
-steps. The engines and the store that are broken on purpose must be found out here too.
+Every failpoint of a run is one of them, every effect before and after its body, and the store's own failpoints at every fourth write; a kill
+during the recovery from another; kills at random times; and, of those who wait, call, go back, prune, keep artifacts, go on for generations
+and undo, what is written in each of their steps. The engines and the store that are broken on purpose must be found out here too.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import test_timetravel_sweep as timetravel
 import test_undo_sweep as undoing
 import test_waits_sweep as waits
 from holdfast._failpoints import NAMES
-from sweeping import KILLED, OTHERS, Death, Home, Server, Stage, death_at, said
-from test_sweep import CONTROLS, EFFECTS, VARIANTS, Crew, killed_at, new_case, refuse_any
+from sweeping import KILLED, MOST, OTHERS, Death, Home, Server, Stage, death_at, said
+from test_sweep import CONTROLS, EFFECTS, VARIANTS, Crew, killed_at, new_case, refuse_any, sweep
 
 pytestmark = pytest.mark.sweep
 
@@ -40,6 +40,8 @@ TWICE = [
     ("effect.after_intent:1", "effect.after_body:1"),
 ]
 RANDOM_KILLS = 6
+WRITES = 20
+"""That a run makes at the least."""
 
 Trial = Callable[[Stage, Path, Death], list[str] | None]
 
@@ -88,8 +90,13 @@ FEW: dict[str, tuple[str, Trial, list[str]]] = {
 
 
 @pytest.fixture(scope="module", params=OTHERS)
-def home(request: pytest.FixtureRequest) -> Home:
-    return OTHERS[request.param](request)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def home(request: pytest.FixtureRequest, name: str) -> Home:
+    return OTHERS[name].home(request)
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +110,13 @@ def crew(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_kill_at_every_failpoint_and_in_every_effect(crew: Crew, tmp_path: Path, variant: str) -> None:
     refuse_any(crew.map(killed_at(crew, tmp_path, variant), EACH[variant]))
+
+
+def test_a_kill_inside_the_store_at_every_fourth_write(crew: Crew, tmp_path: Path, name: str) -> None:
+    places = [[f"{place}:{number}" for number in range(1, MOST, 4)] for place in OTHERS[name].inside]
+    found = crew.map(sweep(crew, tmp_path, "async", "failpoint"), places)
+    refuse_any(wrong for _, wrong in found)
+    assert all(kills >= WRITES / 4 for kills, _ in found)
 
 
 def test_a_second_kill_during_the_recovery_from_the_first(crew: Crew, tmp_path: Path) -> None:
