@@ -1,6 +1,6 @@
 """What is swept on SQLite is killed on every other store that outlives a process as well: in fewer places, of every kind.
 
-Every failpoint of a run is one of them, every effect before and after its body, and the store's own failpoints at every fourth write; a kill
+Every failpoint of a run is one of them, every effect before and after its body, and the own failpoints of the store; a kill
 during the recovery from another; kills at random times; and, of those who wait, call, go back, prune, keep artifacts, go on for generations
 and undo, what is written in each of their steps. The engines and the store that are broken on purpose must be found out here too.
 """
