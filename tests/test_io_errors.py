@@ -53,7 +53,7 @@ def disturbed(case: Case, call: str, error: str, number: int, *options: str) -> 
     """One run in which one call fails: its exit status, and the command that does it again, with what it said."""
     inject = f"inject={call}:error={error}:when={number}"
     command = ["strace", "-f", "-qq", "-e", f"trace={call}", *(options or ("-o", "/dev/null")), "-e", inject]
-    command += [sys.executable, str(AGENT), str(case.folder), "async", case.store]
+    command += [sys.executable, str(AGENT), str(case.folder), "async", str(case.store)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     return done.returncode, f"{' '.join(command)} {done.stderr}".strip()
 
@@ -81,7 +81,7 @@ def test_a_disk_that_refuses(crew: Crew, calls: dict[str, int], tmp_path: Path, 
         said = error_of(case) if code == STORE_GAVE_UP else ""
         case.killed(command)
         case.finish(server)
-        return said, case.judge(crew)
+        return said, case.judge(crew.expected)
 
     found = crew.map(refuse_at, spread(calls[call], points))
     refuse_any(wrong for _, wrong in found)
@@ -133,7 +133,7 @@ def test_a_file_that_may_not_grow(crew: Crew, tmp_path: Path, variant: str) -> N
         said = error_of(case)
         case.killed(f"{limit_kib} KiB")
         case.finish(server)
-        return said, case.judge(crew)
+        return said, case.judge(crew.expected)
 
     found = crew.map(stop_at, [20, 60, 120, 180])
     refuse_any(wrong for _, wrong in found)
@@ -165,4 +165,4 @@ def test_a_full_disk(crew: Crew, tmp_path: Path, room_kib: int) -> None:
         filler.unlink()
         case.killed(f"a disk with room for {room_kib} KiB")
         case.finish(crew.servers[0])
-        assert case.judge(crew) == []
+        assert case.judge(crew.expected) == []

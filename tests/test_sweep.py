@@ -15,13 +15,13 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
@@ -29,6 +29,7 @@ from agents_for_tests.sweep_agent import lines
 from holdfast import Holdfast
 from holdfast._failpoints import NAMES
 from holdfast._journal import Journal
+from holdfast.store import Store
 from holdfast.stores.opening import SQLITE, open_store
 from sweeping import KILLED, NEEDS_A_PERSON, RUN_ID, Home, Server, result_of, said, sqlite_in
 
@@ -50,6 +51,12 @@ pytestmark = pytest.mark.sweep
 Order = dict[str, Any]
 
 
+class Obeying(Protocol):
+    """Whoever plays an order and gives its exit status."""
+
+    def obey(self, order: Order) -> int: ...
+
+
 class Crew:
     """Two servers, a pool that hands one to each task, where the stores of cases are, and what each agent gives when nobody kills it."""
 
@@ -67,7 +74,7 @@ class Crew:
         case.finish(self.servers[0])
         self.expected[variant] = result_of(folder)
         assert len(self.expected[variant]) == 18
-        assert case.judge(self) == []
+        assert case.judge(self.expected) == []
 
     def close(self) -> None:
         for server in self.servers:
@@ -96,15 +103,15 @@ class Stored:
     done: frozenset[str] = frozenset()
 
 
-def stored(url: str) -> Stored:
+def stored(where: str | Store) -> Stored:
     """Open the store, verify the chain, and read it; where there is no file yet, none is made."""
-    if url.startswith(SQLITE) and not Path(url.removeprefix(SQLITE)).exists():
-        return Stored()
-    store = open_store(url)
-    try:
-        loaded = store.load(RUN_ID)
-    finally:
-        store.close()
+    if isinstance(where, Store):
+        loaded = where.load(RUN_ID)
+    elif where.startswith(SQLITE) and not Path(where.removeprefix(SQLITE)).exists():
+        loaded = None
+    else:
+        with closing(open_store(where)) as store:
+            loaded = store.load(RUN_ID)
     if loaded is None:
         return Stored()
     Journal.load(*loaded)
@@ -129,7 +136,7 @@ class Case:
 
     folder: Path
     variant: str
-    store: str
+    store: str | Store
     broken: str = ""
     kills: list[tuple[str, int, Stored]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -151,7 +158,7 @@ class Case:
         if unannounced:
             self.wrong.append(f"begun without an intent before the kill at {how}: {sorted(unannounced)}")
 
-    def finish(self, server: Server) -> None:
+    def finish(self, server: Obeying) -> None:
         """Start it again, and play the person where one is needed, until it is done."""
         for _ in range(RESTARTS):
             code = server.obey(self.order())
@@ -176,11 +183,11 @@ class Case:
                 else:
                     app.resolve(RUN_ID, doubt.step_id, not_landed=True, by="test")
 
-    def judge(self, crew: Crew) -> list[str]:
+    def judge(self, expected: Mapping[str, list[str]]) -> list[str]:
         """Everything that is wrong, with what happened to the run."""
         ledger = lines(self.folder)
         result = result_of(self.folder)
-        if result != crew.expected[self.variant]:
+        if result != expected[self.variant]:
             self.wrong.append(f"the result is {result}")
         self._judge_repeats(ledger)
         self._judge_effects(ledger)
@@ -253,7 +260,7 @@ def sweep(crew: Crew, parent: Path, variant: str, how: str, tries: int = 1) -> C
                 return kills, wrong
             case.killed(f"{how}={point}")
             case.finish(server)
-            wrong += case.judge(crew)
+            wrong += case.judge(crew.expected)
         raise AssertionError(f"{how} was still reached after {len(points)} occurrences")
 
     return swept
@@ -319,7 +326,7 @@ def test_a_second_kill_during_the_recovery_from_the_first(crew: Crew, tmp_path: 
             reached[second] += 1
             again.killed(second)
             again.finish(server)
-            wrong += again.judge(crew)
+            wrong += again.judge(crew.expected)
         return reached, wrong
 
     found = crew.map(kill_twice, firsts)
@@ -342,7 +349,7 @@ def test_kills_at_random_times(crew: Crew, tmp_path: Path) -> None:
             if server.obey(case.order(kill_after_s=after)) == KILLED:
                 case.killed(f"{after:.4f} s (seed {seed})")
         case.finish(server)
-        return len(case.kills), case.judge(crew)
+        return len(case.kills), case.judge(crew.expected)
 
     found = crew.map(kill_twice, times[:RANDOM_KILLS])
     refuse_any(wrong for _, wrong in found)
@@ -352,10 +359,10 @@ def test_kills_at_random_times(crew: Crew, tmp_path: Path) -> None:
 def test_the_failpoint_is_read_from_the_environment(crew: Crew, tmp_path: Path) -> None:
     case = new_case(crew, tmp_path / "env", "async")
     env = {**os.environ, "HOLDFAST_FAILPOINT": "effect.after_body:2"}
-    assert subprocess.run([sys.executable, AGENT, case.folder, "async", case.store], env=env, check=False).returncode == KILLED
+    assert subprocess.run([sys.executable, AGENT, case.folder, "async", str(case.store)], env=env, check=False).returncode == KILLED
     case.killed("HOLDFAST_FAILPOINT=effect.after_body:2")
     case.finish(crew.servers[0])
-    assert case.judge(crew) == []
+    assert case.judge(crew.expected) == []
 
 
 # --- negative controls ----------------------------------------------------------------------------------------------
@@ -376,7 +383,7 @@ def killed_at(crew: Crew, parent: Path, variant: str, broken: str = "") -> Calla
         assert server.obey(case.order(failpoint=failpoint)) == KILLED, said(case.folder)
         case.killed(failpoint)
         case.finish(server)
-        return case.judge(crew)
+        return case.judge(crew.expected)
 
     return kill
 

@@ -126,7 +126,7 @@ def test_a_second_kill_during_the_recovery_from_the_first(crew: Crew, tmp_path: 
             assert server.obey(case.order(failpoint=place)) == KILLED, (places, said(case.folder))
             case.killed(place)
         case.finish(server)
-        return case.judge(crew)
+        return case.judge(crew.expected)
 
     refuse_any(crew.map(kill_twice, TWICE))
 
@@ -141,7 +141,7 @@ def test_kills_at_random_times(crew: Crew, tmp_path: Path) -> None:
             if server.obey(case.order(kill_after_s=after_s)) == KILLED:
                 case.killed(f"{after_s:.4f} s (seed {seed})")
         case.finish(server)
-        return len(case.kills), case.judge(crew)
+        return len(case.kills), case.judge(crew.expected)
 
     found = crew.map(kill_twice, [(number, dice.uniform(0.01, 0.1)) for number in range(RANDOM_KILLS)])
     refuse_any(wrong for _, wrong in found)
