@@ -17,17 +17,16 @@ if TYPE_CHECKING:
     from holdfast.stores.postgres import PostgresStore
     from sweeping import Server
 
-IN_MEMORY = Path("/dev/shm")
-ROOM = 1 << 30
-
 
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """For a sweep it is in memory: processes are killed there and no power is cut, and most of the time would go into real flushes."""
-    if request.node.get_closest_marker("sweep") is None or not IN_MEMORY.is_dir() or shutil.disk_usage(IN_MEMORY).free < ROOM:
+    """For a sweep it is in memory, where there is room."""
+    from sweeping import in_memory
+
+    if request.node.get_closest_marker("sweep") is None or (where := in_memory()) is None:
         yield tmp_path
         return
-    with tempfile.TemporaryDirectory(prefix="holdfast-sweep-", dir=IN_MEMORY) as folder:
+    with tempfile.TemporaryDirectory(prefix="holdfast-sweep-", dir=where) as folder:
         yield Path(folder)
         shutil.copytree(folder, tmp_path, dirs_exist_ok=True)  # what is left there was not as it should be
 

@@ -31,11 +31,20 @@ RESTARTS = 4
 MOST = 60
 """Occurrences of one failpoint, or flushes, that an act has at the most."""
 
+ROOM = 1 << 30
+"""Bytes that must be free there: some machines have next to nothing."""
+
 Death: TypeAlias = dict[str, object]
 """What an order says of how its process is to die."""
 
 Home: TypeAlias = Callable[[Path], str]
 """From the folder of a case to the URL of its store."""
+
+
+def in_memory() -> Path | None:
+    """A folder whose flushes cost nothing, which is most of the time of a sweep; processes are killed there, and no power is cut."""
+    folder = Path("/dev/shm")
+    return folder if folder.is_dir() and shutil.disk_usage(folder).free > ROOM else None
 
 
 def sqlite_in(folder: Path) -> str:
@@ -47,10 +56,14 @@ def schema_of(server: str, folder: Path) -> str:
 
 
 class Other(NamedTuple):
-    """A store that outlives a process: where that of a case is, and the failpoints in it that every write passes."""
+    """A store that outlives a process: where that of a case is, and the failpoints in it that every write passes.
+
+    On one that is slow, one of `share` of the further cases is played.
+    """
 
     home: Callable[[pytest.FixtureRequest], Home]
     inside: tuple[str, ...] = ()
+    share: int = 1
 
 
 OTHERS = {

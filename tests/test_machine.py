@@ -12,10 +12,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from agents_for_tests.machine import Machine, OnDisk
+from agents_for_tests.machine import Machine, machine_on
 from holdfast import _records as rec
 from holdfast._replay import Execute, History
 from holdfast.errors import HoldfastError
+from sweeping import OTHERS, sqlite_in
 
 FURTHER = int(os.environ.get("HOLDFAST_MACHINE", "1"))
 """So many times the examples, drawn anew each time: for a long search by hand. `make test` plays the same ones every time.
@@ -44,9 +45,14 @@ def played(machine: type[Machine], examples: int, **more: Any) -> None:
     run_state_machine_as_test(machine, settings=how)
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(Machine, 40), (OnDisk, 15)])
+@pytest.mark.parametrize(("machine", "examples"), [(Machine, 40), (machine_on(sqlite_in), 15)], ids=["memory", "sqlite"])
 def test_no_order_of_events_breaks_a_promise(machine: type[Machine], examples: int) -> None:
     played(machine, examples * FURTHER, derandomize=FURTHER == 1)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_no_order_of_events_breaks_a_promise_elsewhere(request: pytest.FixtureRequest, name: str) -> None:
+    played(machine_on(OTHERS[name].home(request)), 4 * FURTHER, derandomize=FURTHER == 1)
 
 
 def test_the_machine_finds_out_an_engine_that_repeats_effects_silently(monkeypatch: pytest.MonkeyPatch) -> None:

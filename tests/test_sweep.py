@@ -38,6 +38,7 @@ VARIANTS = ("async", "def")
 PROCESSES = 2
 RESTARTS = 8
 """A run that is not done after so many undisturbed starts never will be."""
+PATIENCE_S = 10
 MOST_OCCURRENCES = 60
 RANDOM_KILLS = 30
 OUTCOMES = ("step.done", "step.failed", "step.broken_off")
@@ -142,7 +143,7 @@ class Case:
     wrong: list[str] = field(default_factory=list)
 
     def order(self, **more: Any) -> Order:
-        patience_s = 1 if self.broken else 10
+        patience_s = 1 if self.broken else PATIENCE_S
         told = {"agent": "sweep_agent", "folder": str(self.folder), "variant": self.variant, "store": self.store, "broken": self.broken}
         return {**told, "patience_s": patience_s, **more}
 
@@ -380,7 +381,7 @@ def killed_at(crew: Crew, parent: Path, variant: str, broken: str = "") -> Calla
 
     def kill(server: Server, failpoint: str) -> list[str]:
         case = new_case(crew, parent / f"{variant}-{failpoint}", variant, broken)
-        assert server.obey(case.order(failpoint=failpoint)) == KILLED, said(case.folder)
+        assert server.obey(case.order(failpoint=failpoint, patience_s=PATIENCE_S)) == KILLED, said(case.folder)
         case.killed(failpoint)
         case.finish(server)
         return case.judge(crew.expected)

@@ -28,11 +28,8 @@ from test_sweep import CONTROLS, EFFECTS, VARIANTS, Crew, killed_at, new_case, r
 
 pytestmark = pytest.mark.sweep
 
-EACH = {
-    "async": [f"{name}:1" for name in NAMES if not name.startswith("doubt.")],
-    "def": [f"{name}:{number}" for name in ("effect.after_intent", "effect.after_body") for number in range(1, len(EFFECTS) + 1)],
-}
-"""The one colour dies at each kind of place, the other before and after the body of each effect."""
+EACH_KIND = [f"{name}:1" for name in NAMES if not name.startswith("doubt.")]
+IN_EFFECTS = [f"{name}:{number}" for name in ("effect.after_intent", "effect.after_body") for number in range(1, len(EFFECTS) + 1)]
 TWICE = [
     ("effect.after_body:2", "doubt.before_settle:1"),
     ("effect.after_intent:2", "doubt.after_settle:1"),
@@ -107,9 +104,12 @@ def crew(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]
         yield crew
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_kill_at_every_failpoint_and_in_every_effect(crew: Crew, tmp_path: Path, variant: str) -> None:
-    refuse_any(crew.map(killed_at(crew, tmp_path, variant), EACH[variant]))
+def test_a_kill_at_every_failpoint(crew: Crew, tmp_path: Path) -> None:
+    refuse_any(crew.map(killed_at(crew, tmp_path, "async"), EACH_KIND))
+
+
+def test_a_kill_in_every_effect(crew: Crew, tmp_path: Path, name: str) -> None:
+    refuse_any(crew.map(killed_at(crew, tmp_path, "def"), IN_EFFECTS[:: OTHERS[name].share]))
 
 
 def test_a_kill_inside_the_store_at_every_fourth_write(crew: Crew, tmp_path: Path, name: str) -> None:
@@ -156,7 +156,8 @@ def test_what_is_broken_is_found_out(crew: Crew, tmp_path: Path, broken: str) ->
 
 
 @pytest.mark.parametrize("who", FEW)
-def test_those_who_do_more_than_run_are_killed_too(home: Home, server: Server, tmp_path: Path, who: str) -> None:
+def test_those_who_do_more_than_run_are_killed_too(home: Home, name: str, server: Server, tmp_path: Path, who: str) -> None:
     agent, tried, places = FEW[who]
+    places = places[:: OTHERS[name].share]
     found = {place: tried(Stage(server, agent, home), tmp_path / place, death_at(place)) for place in places}
     assert found == {place: [] for place in places}

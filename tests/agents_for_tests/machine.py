@@ -24,6 +24,7 @@ from crashing import records
 from holdfast import _records as rec
 from holdfast.errors import HoldfastError, Refusal, RunCancelled, RunPruned, RunWaiting, StoreError
 from holdfast.store import Head, Query
+from sweeping import Home, in_memory
 
 WORDS = st.sampled_from(["step", "effect", "step", "effect", "ask", "sleep", "receive"])
 GRANDCHILD = st.lists(WORDS, min_size=1, max_size=2)
@@ -46,13 +47,13 @@ begun = precondition(lambda self: self.begun())
 class Machine(RuleBasedStateMachine):
     """Runs, what people do with them, and processes that die."""
 
-    on_disk: ClassVar = False
+    home: ClassVar[Home | None] = None
 
     def __init__(self) -> None:
         super().__init__()
         planner.world = planner.World()
-        self.folder = tempfile.TemporaryDirectory()
-        self.place = Place(Path(self.folder.name) / "runs.db" if self.on_disk else None)
+        self.folder = tempfile.TemporaryDirectory(dir=in_memory())
+        self.place = Place() if self.home is None else Place(self.home(Path(self.folder.name)))
         self.models: dict[str, Model] = {}
         self.children: dict[str, Model] = {}
         self.drawn = 0
@@ -355,7 +356,6 @@ class Machine(RuleBasedStateMachine):
                 assert {what: planner.world.charged[each, what] for what in due} == due
 
 
-class OnDisk(Machine):
-    """The same in a file."""
-
-    on_disk: ClassVar = True
+def machine_on(home: Home) -> type[Machine]:
+    """The same in another store."""
+    return type("Elsewhere", (Machine,), {"home": staticmethod(home)})
