@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -47,16 +47,18 @@ begun = precondition(lambda self: self.begun())
 class Machine(RuleBasedStateMachine):
     """Runs, what people do with them, and processes that die."""
 
-    home: ClassVar[Home | None] = None
-
     def __init__(self) -> None:
         super().__init__()
         planner.world = planner.World()
         self.folder = tempfile.TemporaryDirectory(dir=in_memory())
-        self.place = Place() if self.home is None else Place(self.home(Path(self.folder.name)))
+        self.place = Place(self.url_in(Path(self.folder.name)))
         self.models: dict[str, Model] = {}
         self.children: dict[str, Model] = {}
         self.drawn = 0
+
+    def url_in(self, folder: Path) -> str:
+        """The store to play in; none is one in memory."""
+        return ""
 
     def teardown(self) -> None:
         try:
@@ -358,4 +360,4 @@ class Machine(RuleBasedStateMachine):
 
 def machine_on(home: Home) -> type[Machine]:
     """The same in another store."""
-    return type("Elsewhere", (Machine,), {"home": staticmethod(home)})
+    return type("Elsewhere", (Machine,), {"url_in": lambda machine, folder: home(folder)})
