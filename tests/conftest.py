@@ -1,17 +1,34 @@
-"""What tests of several files share: one PostgreSQL server and one object server for all of them."""
+"""What tests of several files share: one PostgreSQL server, one object server, and one process that serves the agents of the sweeps."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres import PostgresStore
+    from sweeping import Server
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """For a sweep it is in memory, where there is room."""
+    from sweeping import in_memory
+
+    if request.node.get_closest_marker("sweep") is None or (where := in_memory()) is None:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-sweep-", dir=where) as folder:
+        yield Path(folder)
+        shutil.copytree(folder, tmp_path, dirs_exist_ok=True)  # what is left there was not as it should be
 
 
 @pytest.fixture(scope="session")
@@ -50,3 +67,12 @@ def object_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             return
         with shared(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) as endpoint:
             yield endpoint
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """Forks a child for each order of a sweep."""
+    from sweeping import Server
+
+    with closing(Server()) as started:
+        yield started

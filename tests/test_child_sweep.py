@@ -5,23 +5,17 @@ The same sweep over an engine that does not record its children before they begi
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast
+from agents_for_tests.sweep_agent import lines
 from holdfast._failpoints import CHILDREN
+from sweeping import Death, Stage, death_at, misfits, result_of, staged, swept
 
-RUN_ID, WAITING, KILLED = "sweep", 75, -signal.SIGKILL
-RESTARTS = 4
-MOST = 60
-"""Occurrences of one failpoint, or flushes, that an act has at the most."""
 WHATS = {"async": ["1", "2", "3", "4", "5"], "def": ["1", "2", "3", "4", "4b", "5"]}
 RESULTS = {
     "async": ["charge-2look-2", "charge-1look-1", "charge-3look-3", "charge-4look-4", "charge-5red", "look-end"],
@@ -41,97 +35,57 @@ POINTS = {
 
 pytestmark = [pytest.mark.sweep, pytest.mark.timeout(400)]
 
-
-class Server:
-    """A process that forks a child for each order, so that a start costs no import."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "agents_for_tests.child_agent"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
-
-    def run(self, folder: Path, act: str, **order: object) -> int:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        told = {"folder": str(folder), "store": str(folder / "runs.db"), "variant": act, **order}
-        self.process.stdin.write(json.dumps(told) + "\n")
-        self.process.stdin.flush()
-        return int(self.process.stdout.readline())
+stage = staged("child_agent")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.process.communicate()
-
-
-def played(server: Server, folder: Path, acts: list[str], dying: int, **death: object) -> bool:
-    """Play all acts, one of which is killed and started again; whether it was killed at all."""
-    folder.mkdir()
-    broken, killed = {"broken": death.pop("broken", "")}, False
-    for number, act in enumerate(acts):
-        code = server.run(folder, act, **broken, **(death if number == dying else {}))
-        killed |= code == KILLED
-        for _ in range(RESTARTS):
-            if code != KILLED:
-                break
-            code = server.run(folder, act, **broken)
-        assert code in (0, WAITING), (act, code, (folder / "stderr").read_text()[-1500:])
-    return killed
-
-
-def wrong(folder: Path, variant: str) -> list[str]:
+def wrong(stage: Stage, folder: Path, variant: str) -> list[str]:
     """What is not as it must be at the end."""
-    result = folder / "result.json"
-    ledger = [json.loads(line) for line in (folder / "ledger").read_text().splitlines()]
-    with Holdfast(folder / "runs.db") as app:
+    with stage.open(folder) as app:
         good, runs = all(verdict.good for verdict in app.check()), app.runs()
-    found = {
-        "the result": json.loads(result.read_text()) if result.exists() else None,
-        "charged": sorted(line["what"] for line in ledger if line["name"] == "charge"),
+    found: dict[str, object] = {
+        "the result": result_of(folder),
+        "charged": sorted(line["what"] for line in lines(folder) if line["name"] == "charge"),
         "runs": (len(runs), {run.status for run in runs}),
         "good": good,
     }
     due = {"the result": RESULTS[variant], "charged": WHATS[variant], "runs": (RUNS[variant], {"done"}), "good": True}
-    return [f"{folder.name}: {name} is {found[name]}" for name in due if found[name] != due[name]]
+    return misfits(folder, found, due)
+
+
+def played(stage: Stage, variant: str, dying: int, folder: Path, death: Death) -> list[str] | None:
+    """What is wrong after all acts were played, one of which was killed; None where it was not."""
+    killed = stage.played(folder, [variant, "answer", variant], dying, death)
+    return wrong(stage, folder, variant) if killed else None
 
 
 @pytest.mark.parametrize(("variant", "dying"), [*(("async", act) for act in POINTS), ("def", 0)])
-def test_a_kill_at_every_failpoint_and_every_flush(server: Server, tmp_path: Path, variant: str, dying: int) -> None:
-    kills, problems = Counter[str](), list[str]()
-    for how, names in (("failpoint", POINTS[dying]), ("sync", ("",))):
-        for name in names:
-            for number in range(1, MOST):
-                folder = tmp_path / f"{how}-{name}-{number}"
-                if not played(server, folder, [variant, "answer", variant], dying, **{how: f"{name}:{number}" if name else number}):
-                    break
-                kills[name or how] += 1
-                problems += wrong(folder, variant)
+def test_a_kill_at_every_failpoint_and_every_flush(stage: Stage, tmp_path: Path, variant: str, dying: int) -> None:
+    kills, problems = swept(tmp_path, (*POINTS[dying], "sync"), partial(played, stage, variant, dying))
     assert problems == []
-    assert set(POINTS[dying]) <= set(kills)
-    assert kills["sync"] >= 1
+    assert set(kills) == {*POINTS[dying], "sync"}
 
 
-def test_a_cancel_that_is_killed_anywhere_is_completed_by_doing_it_again(server: Server, tmp_path: Path) -> None:
-    kills = Counter[str]()
-    for how, name in (("failpoint", "child.before_cancel"), ("sync", "")):
-        for number in range(1, MOST):
-            folder = tmp_path / f"{how}-{number}"
-            if not played(server, folder, ["async", "cancel"], 1, **{how: f"{name}:{number}" if name else number}):
-                break
-            kills[how] += 1
-            with Holdfast(folder / "runs.db") as app:
-                ended = Counter(run.status for run in app.runs())
-            assert ended == {"done": RUNS["async"] - 2, "cancelled": 2}, folder.name
-    assert kills["failpoint"] == 1
+def cancelled(stage: Stage, folder: Path, death: Death) -> list[str] | None:
+    """What is wrong with a family that waits and is cancelled by somebody who is killed, and cancels again; None where he was not."""
+    if not stage.played(folder, ["async", "cancel"], 1, death):
+        return None
+    with stage.open(folder) as app:
+        ended: dict[str, object] = {"ended": Counter(run.status for run in app.runs())}
+    return misfits(folder, ended, {"ended": {"done": RUNS["async"] - 2, "cancelled": 2}})
+
+
+def test_a_cancel_that_is_killed_anywhere_is_completed_by_doing_it_again(stage: Stage, tmp_path: Path) -> None:
+    kills, problems = swept(tmp_path, ("child.before_cancel", "sync"), partial(cancelled, stage))
+    assert problems == []
+    assert kills["child.before_cancel"] == 1
     assert kills["sync"] >= 2
     assert set(CHILDREN) <= {*(name for names in POINTS.values() for name in names), "child.before_cancel"}
 
 
-def test_the_sweep_finds_out_an_engine_that_does_not_record_its_children_first(server: Server, tmp_path: Path) -> None:
+def test_the_sweep_finds_out_an_engine_that_does_not_record_its_children_first(stage: Stage, tmp_path: Path) -> None:
     problems = []
     for number in (1, 2):
-        folder = tmp_path / str(number)
-        assert played(server, folder, ["def", "answer", "def"], 0, failpoint=f"run.after_done:{number}", broken="children")
-        problems += wrong(folder, "def")
+        found = played(replace(stage, broken="children"), "def", 0, tmp_path / str(number), death_at(f"run.after_done:{number}"))
+        assert found is not None
+        problems += found
     assert any("charged is" in problem for problem in problems), problems

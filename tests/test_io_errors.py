@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from test_sweep import AGENT, NEEDS_A_PERSON, Case, Crew, Server, crew, new_case, refuse_any
+from sweeping import NEEDS_A_PERSON, Server, sqlite_in
+from test_sweep import AGENT, Case, Crew, crew, new_case, refuse_any
 
 __all__ = ["crew"]
 
@@ -73,14 +74,14 @@ def test_a_disk_that_refuses(crew: Crew, calls: dict[str, int], tmp_path: Path, 
     kinds, points = REFUSALS[call, error]
 
     def refuse_at(server: Server, number: int) -> tuple[str, list[str]]:
-        case = new_case(tmp_path, f"{call}-{error}-{number}", "async")
+        case = new_case(crew, tmp_path / f"{call}-{error}-{number}", "async")
         code, command = disturbed(case, call, error, number)
         if code not in (0, NEEDS_A_PERSON, STORE_GAVE_UP):
             return "", [f"{command} ended with {code}"]
         said = error_of(case) if code == STORE_GAVE_UP else ""
         case.killed(command)
         case.finish(server)
-        return said, case.judge(crew)
+        return said, case.judge(crew.expected)
 
     found = crew.map(refuse_at, spread(calls[call], points))
     refuse_any(wrong for _, wrong in found)
@@ -104,8 +105,8 @@ def flushes_after_failure(trace: Sequence[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [9, 20])
-def test_a_flush_that_failed_is_not_tried_again_on_the_same_handle(tmp_path: Path, number: int) -> None:
-    case = new_case(tmp_path, "flush", "async")
+def test_a_flush_that_failed_is_not_tried_again_on_the_same_handle(crew: Crew, tmp_path: Path, number: int) -> None:
+    case = new_case(crew, tmp_path / "flush", "async")
     options = ("-e", "trace=fdatasync,close", "-o", f"{case.folder}/trace")
     code, _ = disturbed(case, "fdatasync", "EIO", number, *options)
     assert code == STORE_GAVE_UP
@@ -120,7 +121,7 @@ def test_the_trace_would_show_a_second_flush() -> None:
 @pytest.mark.parametrize("variant", ["async", "def"])
 def test_a_file_that_may_not_grow(crew: Crew, tmp_path: Path, variant: str) -> None:
     def stop_at(server: Server, limit_kib: int) -> tuple[str, list[str]]:
-        case = new_case(tmp_path, f"{limit_kib}k", variant)
+        case = new_case(crew, tmp_path / f"{limit_kib}k", variant)
         command = [sys.executable, str(AGENT), str(case.folder), variant]
 
         def limited() -> None:
@@ -132,7 +133,7 @@ def test_a_file_that_may_not_grow(crew: Crew, tmp_path: Path, variant: str) -> N
         said = error_of(case)
         case.killed(f"{limit_kib} KiB")
         case.finish(server)
-        return said, case.judge(crew)
+        return said, case.judge(crew.expected)
 
     found = crew.map(stop_at, [20, 60, 120, 180])
     refuse_any(wrong for _, wrong in found)
@@ -154,14 +155,14 @@ def small_disk(folder: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("room_kib", [8, 60, 150, 200])
 def test_a_full_disk(crew: Crew, tmp_path: Path, room_kib: int) -> None:
     with small_disk(tmp_path / "disk") as disk:
-        case = Case(tmp_path / "case", "async", elsewhere=disk / "runs.db")
+        case = Case(tmp_path / "case", "async", sqlite_in(disk))
         case.folder.mkdir()
         filler = disk / "filler"
         filler.write_bytes(bytes(KIB * (KIB - room_kib)))
-        assert crew.servers[0].run(case.order()) == STORE_GAVE_UP
+        assert crew.servers[0].obey(case.order()) == STORE_GAVE_UP
         assert error_of(case) in {"StoreFull", "StoreFull: shared memory"}
         assert sorted(one.name for one in disk.iterdir() if one.name.endswith(".new")) == []
         filler.unlink()
         case.killed(f"a disk with room for {room_kib} KiB")
         case.finish(crew.servers[0])
-        assert case.judge(crew) == []
+        assert case.judge(crew.expected) == []

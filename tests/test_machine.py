@@ -12,13 +12,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from agents_for_tests.machine import Machine, OnDisk
+from agents_for_tests.machine import Machine, machine_on
 from holdfast import _records as rec
 from holdfast._replay import Execute, History
 from holdfast.errors import HoldfastError
+from sweeping import OTHERS, sqlite_in
 
 FURTHER = int(os.environ.get("HOLDFAST_MACHINE", "1"))
-"""So many times the examples, drawn anew each time: for a long search by hand. `make test` plays the same ones every time."""
+"""So many times the examples, drawn anew each time: for a long search by hand. `make test` plays the same ones every time.
+
+One time takes some 5 s, and a failure is made shorter for up to five minutes before it is shown.
+"""
 
 CONTROL: dict[str, Any] = {"phases": [Phase.generate], "report_multiple_bugs": False, "derandomize": True}
 """How a broken engine is played: the same each time, and without looking for the shortest way to break it."""
@@ -41,9 +45,14 @@ def played(machine: type[Machine], examples: int, **more: Any) -> None:
     run_state_machine_as_test(machine, settings=how)
 
 
-@pytest.mark.parametrize(("machine", "examples"), [(Machine, 40), (OnDisk, 15)])
+@pytest.mark.parametrize(("machine", "examples"), [(Machine, 40), (machine_on(sqlite_in), 15)], ids=["memory", "sqlite"])
 def test_no_order_of_events_breaks_a_promise(machine: type[Machine], examples: int) -> None:
     played(machine, examples * FURTHER, derandomize=FURTHER == 1)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_no_order_of_events_breaks_a_promise_elsewhere(request: pytest.FixtureRequest, name: str) -> None:
+    played(machine_on(OTHERS[name].home(request)), 4 * FURTHER // OTHERS[name].share, derandomize=FURTHER == 1)
 
 
 def test_the_machine_finds_out_an_engine_that_repeats_effects_silently(monkeypatch: pytest.MonkeyPatch) -> None:

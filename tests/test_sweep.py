@@ -12,32 +12,33 @@ import os
 import queue
 import random
 import shutil
-import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
+from agents_for_tests.sweep_agent import lines
 from holdfast import Holdfast
 from holdfast._failpoints import NAMES
 from holdfast._journal import Journal
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.store import Store
+from holdfast.stores.opening import SQLITE, open_store
+from sweeping import KILLED, NEEDS_A_PERSON, RUN_ID, Home, Server, result_of, said, sqlite_in
 
 AGENT = Path(__file__).parent / "agents_for_tests" / "sweep_agent.py"
-RUN_ID = "sweep"
-NEEDS_A_PERSON = 75
-KILLED = -signal.SIGKILL
 VARIANTS = ("async", "def")
 PROCESSES = 2
 RESTARTS = 8
 """A run that is not done after so many undisturbed starts never will be."""
+PATIENCE_S = 10
 MOST_OCCURRENCES = 60
 RANDOM_KILLS = 30
 OUTCOMES = ("step.done", "step.failed", "step.broken_off")
@@ -51,32 +52,34 @@ pytestmark = pytest.mark.sweep
 Order = dict[str, Any]
 
 
-class Server:
-    """A process that forks a child for each order, so that a start costs no import."""
+class Obeying(Protocol):
+    """Whoever plays an order and gives its exit status."""
 
-    def __init__(self) -> None:
-        self.process = subprocess.Popen([sys.executable, AGENT, "serve"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    def run(self, order: Order) -> int:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        return int(self.process.stdout.readline())
-
-    def close(self) -> None:
-        self.process.communicate()
+    def obey(self, order: Order) -> int: ...
 
 
 class Crew:
-    """Two servers, a pool that hands one to each task, and what each agent gives when nobody kills it."""
+    """Two servers, a pool that hands one to each task, where the stores of cases are, and what each agent gives when nobody kills it."""
 
-    def __init__(self) -> None:
+    def __init__(self, home: Home = sqlite_in) -> None:
+        self.home = home
         self.expected: dict[str, list[str]] = {}
         self.servers = [Server() for _ in range(PROCESSES)]
         self._free: queue.Queue[Server] = queue.Queue()
         for server in self.servers:
             self._free.put(server)
+
+    def undisturbed(self, folder: Path, variant: str) -> None:
+        """See what this agent gives."""
+        case = Case(folder, variant, self.home(folder))
+        case.finish(self.servers[0])
+        self.expected[variant] = result_of(folder)
+        assert len(self.expected[variant]) == 18
+        assert case.judge(self.expected) == []
+
+    def close(self) -> None:
+        for server in self.servers:
+            server.close()
 
     def map(self, task: Callable[[Server, Any], Any], items: Any) -> list[Any]:
         def with_server(item: Any) -> Any:
@@ -93,11 +96,6 @@ class Crew:
 # --- what is on the disk --------------------------------------------------------------------------------------------
 
 
-def lines(folder: Path, file: str) -> list[dict[str, str]]:
-    path = folder / file
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 @dataclass(frozen=True)
 class Stored:
     """What the store holds: the steps that have begun, and those that have an outcome."""
@@ -106,15 +104,15 @@ class Stored:
     done: frozenset[str] = frozenset()
 
 
-def stored(path: Path) -> Stored:
-    """Open the store, verify the chain, and read it."""
-    if not path.exists():
-        return Stored()
-    store = SqliteStore(path)
-    try:
-        loaded = store.load(RUN_ID)
-    finally:
-        store.close()
+def stored(where: str | Store) -> Stored:
+    """Open the store, verify the chain, and read it; where there is no file yet, none is made."""
+    if isinstance(where, Store):
+        loaded = where.load(RUN_ID)
+    elif where.startswith(SQLITE) and not Path(where.removeprefix(SQLITE)).exists():
+        loaded = None
+    else:
+        with closing(open_store(where)) as store:
+            loaded = store.load(RUN_ID)
     if loaded is None:
         return Stored()
     Journal.load(*loaded)
@@ -139,24 +137,20 @@ class Case:
 
     folder: Path
     variant: str
+    store: str | Store
     broken: str = ""
-    elsewhere: Path | None = None
     kills: list[tuple[str, int, Stored]] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
-    @property
-    def store(self) -> Path:
-        return self.elsewhere or self.folder / "runs.db"
-
     def order(self, **more: Any) -> Order:
-        patience_s = 1 if self.broken else 10
-        told = {"folder": str(self.folder), "variant": self.variant, "store": str(self.store), "broken": self.broken}
+        patience_s = 1 if self.broken else PATIENCE_S
+        told = {"agent": "sweep_agent", "folder": str(self.folder), "variant": self.variant, "store": self.store, "broken": self.broken}
         return {**told, "patience_s": patience_s, **more}
 
     def killed(self, how: str) -> None:
         """Look at what is left: all that was acknowledged must be there, and no effect may have begun without its intent."""
         found = stored(self.store)
-        ledger = lines(self.folder, "ledger")
+        ledger = lines(self.folder)
         self.kills.append((how, len(ledger), found))
         lost = {f"{line['name']}:{line['what']}" for line in lines(self.folder, "acks")} - found.done
         if lost:
@@ -165,21 +159,21 @@ class Case:
         if unannounced:
             self.wrong.append(f"begun without an intent before the kill at {how}: {sorted(unannounced)}")
 
-    def finish(self, server: Server) -> None:
+    def finish(self, server: Obeying) -> None:
         """Start it again, and play the person where one is needed, until it is done."""
         for _ in range(RESTARTS):
-            code = server.run(self.order())
+            code = server.obey(self.order())
             if code == 0:
                 return
             if code != NEEDS_A_PERSON:
-                self.wrong.append(f"a restart ended with {code}: {(self.folder / 'stderr').read_text()[-2000:]}")
+                self.wrong.append(f"a restart ended with {code}: {said(self.folder)}")
                 return
             self.answer()
         self.wrong.append(f"not done after {RESTARTS} restarts")
 
     def answer(self) -> None:
         """Settle what is open, as a person would who looks into the ledger."""
-        ledger = lines(self.folder, "ledger")
+        ledger = lines(self.folder)
         with Holdfast(self.store) as app:
             doubts = [item for item in app.inbox() if item.kind == "doubt"]
             keys = {line.step_id: line.key for line in app.history(RUN_ID) if line.key}
@@ -190,12 +184,12 @@ class Case:
                 else:
                     app.resolve(RUN_ID, doubt.step_id, not_landed=True, by="test")
 
-    def judge(self, crew: Crew) -> list[str]:
+    def judge(self, expected: Mapping[str, list[str]]) -> list[str]:
         """Everything that is wrong, with what happened to the run."""
-        ledger = lines(self.folder, "ledger")
-        result = self.folder / "result.json"
-        if not result.exists() or json.loads(result.read_text()) != crew.expected[self.variant]:
-            self.wrong.append(f"the result is {result.read_text() if result.exists() else 'not there'}")
+        ledger = lines(self.folder)
+        result = result_of(self.folder)
+        if result != expected[self.variant]:
+            self.wrong.append(f"the result is {result}")
         self._judge_repeats(ledger)
         self._judge_effects(ledger)
         self._judge_acks()
@@ -238,30 +232,23 @@ class Case:
 
 @pytest.fixture(scope="module")
 def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    crew = Crew()
-    for variant in VARIANTS:
-        case = Case(tmp_path_factory.mktemp(variant), variant)
-        case.finish(crew.servers[0])
-        crew.expected[variant] = json.loads((case.folder / "result.json").read_text())
-        assert case.judge(crew) == []
-        assert len(crew.expected[variant]) == 18
-    yield crew
-    for server in crew.servers:
-        server.close()
+    with closing(Crew()) as crew:
+        for variant in VARIANTS:
+            crew.undisturbed(tmp_path_factory.mktemp(variant), variant)
+        yield crew
 
 
-def new_case(parent: Path, name: str, variant: str, broken: str = "") -> Case:
-    folder = parent / name.replace(":", "-")
+def new_case(crew: Crew, folder: Path, variant: str, broken: str = "") -> Case:
     folder.mkdir()
-    return Case(folder, variant, broken)
+    return Case(folder, variant, crew.home(folder), broken)
 
 
 def sweep(crew: Crew, parent: Path, variant: str, how: str, tries: int = 1) -> Callable[[Server, Any], tuple[int, list[str]]]:
     """Something that kills at each of the points until one is not reached in so many runs: the kills, and what was wrong."""
 
     def shot(server: Server, point: Any, tries: int) -> tuple[Case, int]:
-        case = new_case(parent, f"{how}-{point}-{tries}", variant)
-        code = server.run(case.order(**{how: point}))
+        case = new_case(crew, parent / f"{how}-{point}-{tries}", variant)
+        code = server.obey(case.order(**{how: point}))
         return (case, code) if code not in {0, NEEDS_A_PERSON} or tries == 1 else shot(server, point, tries - 1)
 
     def swept(server: Server, points: Any) -> tuple[int, list[str]]:
@@ -269,12 +256,12 @@ def sweep(crew: Crew, parent: Path, variant: str, how: str, tries: int = 1) -> C
         for kills, point in enumerate(points):
             case, code = shot(server, point, tries)
             if code not in {KILLED, 0, NEEDS_A_PERSON}:
-                return kills, [*wrong, f"{variant} {how}={point} ended with {code}: {(case.folder / 'stderr').read_text()[-2000:]}"]
+                return kills, [*wrong, f"{variant} {how}={point} ended with {code}: {said(case.folder)}"]
             if code != KILLED:
                 return kills, wrong
             case.killed(f"{how}={point}")
             case.finish(server)
-            wrong += case.judge(crew)
+            wrong += case.judge(crew.expected)
         raise AssertionError(f"{how} was still reached after {len(points)} occurrences")
 
     return swept
@@ -326,21 +313,21 @@ def test_a_second_kill_during_the_recovery_from_the_first(crew: Crew, tmp_path: 
     firsts = [f"{name}:{number}" for name in ("effect.after_intent", "effect.after_body") for number in range(1, len(EFFECTS) + 1)]
 
     def kill_twice(server: Server, first: str) -> tuple[Counter[str], list[str]]:
-        once = new_case(tmp_path, first, variant)
-        assert server.run(once.order(failpoint=first)) == KILLED
+        once = new_case(crew, tmp_path / first, variant)
+        assert server.obey(once.order(failpoint=first)) == KILLED
         once.killed(first)
         reached: Counter[str] = Counter()
         wrong: list[str] = list(once.wrong)
         for second in SECOND:
-            again = Case(tmp_path / f"{first}+{second}".replace(":", "-"), variant, kills=list(once.kills))
-            shutil.copytree(once.folder, again.folder)
-            if server.run(again.order(failpoint=second)) != KILLED:
+            folder = shutil.copytree(once.folder, tmp_path / f"{first}+{second}")
+            again = Case(folder, variant, crew.home(folder), kills=list(once.kills))
+            if server.obey(again.order(failpoint=second)) != KILLED:
                 shutil.rmtree(again.folder)
                 continue
             reached[second] += 1
             again.killed(second)
             again.finish(server)
-            wrong += again.judge(crew)
+            wrong += again.judge(crew.expected)
         return reached, wrong
 
     found = crew.map(kill_twice, firsts)
@@ -358,12 +345,12 @@ def test_kills_at_random_times(crew: Crew, tmp_path: Path) -> None:
 
     def kill_twice(server: Server, drawn: tuple[int, str, float]) -> tuple[int, list[str]]:
         number, variant, seconds = drawn
-        case = new_case(tmp_path, str(number), variant)
+        case = new_case(crew, tmp_path / str(number), variant)
         for after in (seconds, 0.7 * seconds):
-            if server.run(case.order(kill_after_s=after)) == KILLED:
+            if server.obey(case.order(kill_after_s=after)) == KILLED:
                 case.killed(f"{after:.4f} s (seed {seed})")
         case.finish(server)
-        return len(case.kills), case.judge(crew)
+        return len(case.kills), case.judge(crew.expected)
 
     found = crew.map(kill_twice, times[:RANDOM_KILLS])
     refuse_any(wrong for _, wrong in found)
@@ -371,12 +358,12 @@ def test_kills_at_random_times(crew: Crew, tmp_path: Path) -> None:
 
 
 def test_the_failpoint_is_read_from_the_environment(crew: Crew, tmp_path: Path) -> None:
-    case = new_case(tmp_path, "env", "async")
+    case = new_case(crew, tmp_path / "env", "async")
     env = {**os.environ, "HOLDFAST_FAILPOINT": "effect.after_body:2"}
-    assert subprocess.run([sys.executable, AGENT, case.folder, "async"], env=env, check=False).returncode == KILLED
+    assert subprocess.run([sys.executable, AGENT, case.folder, "async", str(case.store)], env=env, check=False).returncode == KILLED
     case.killed("HOLDFAST_FAILPOINT=effect.after_body:2")
     case.finish(crew.servers[0])
-    assert case.judge(crew) == []
+    assert case.judge(crew.expected) == []
 
 
 # --- negative controls ----------------------------------------------------------------------------------------------
@@ -384,21 +371,27 @@ def test_the_failpoint_is_read_from_the_environment(crew: Crew, tmp_path: Path) 
 CONTROLS = {
     "intents": ("effect.after_body", "ran more or less than once"),
     "acks": ("step.after_outcome", "acknowledged but not stored"),
+    "store": ("effect.after_outcome", "acknowledged but not stored"),
 }
 """What is broken, where it shows, and what the sweep must say about it."""
+
+
+def killed_at(crew: Crew, parent: Path, variant: str, broken: str = "") -> Callable[[Server, str], list[str]]:
+    """Something that kills at one failpoint, goes on until it is done, and says what was wrong."""
+
+    def kill(server: Server, failpoint: str) -> list[str]:
+        case = new_case(crew, parent / f"{variant}-{failpoint}", variant, broken)
+        assert server.obey(case.order(failpoint=failpoint, patience_s=PATIENCE_S)) == KILLED, said(case.folder)
+        case.killed(failpoint)
+        case.finish(server)
+        return case.judge(crew.expected)
+
+    return kill
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("broken", CONTROLS)
 def test_the_sweep_finds_out_a_broken_engine(crew: Crew, tmp_path: Path, variant: str, broken: str) -> None:
     point, noticed = CONTROLS[broken]
-
-    def kill_at(server: Server, failpoint: str) -> list[str]:
-        case = new_case(tmp_path, failpoint, variant, broken)
-        assert server.run(case.order(failpoint=failpoint)) == KILLED
-        case.killed(failpoint)
-        case.finish(server)
-        return case.judge(crew)
-
-    found = crew.map(kill_at, [f"{point}:{number}" for number in range(1, len(EFFECTS) + 1)])
+    found = crew.map(killed_at(crew, tmp_path, variant, broken), [f"{point}:{number}" for number in range(1, len(EFFECTS) + 1)])
     assert any(noticed in line for wrong in found for line in wrong), found

@@ -5,26 +5,19 @@ The same sweep over an engine that does not take a message in the transaction of
 
 from __future__ import annotations
 
-import json
-import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from agents_for_tests.sweep_agent import lines
 from crashing import records
-from holdfast import Holdfast
 from holdfast import _records as rec
 from holdfast._failpoints import WAITS
-from holdfast.stores.sqlite import SqliteStore
+from sweeping import KILLED, RESTARTS, RUN_ID, Death, Stage, death_at, misfits, result_of, said, staged, swept
 
-RUN_ID, WAITING, KILLED = "sweep", 75, -signal.SIGKILL
-RESTARTS = 4
-MOST = 40
-"""Occurrences of one failpoint, or flushes, that an act has at the most."""
 RESULT = ["look-a", "red", "look-b", "1", "look-c", "2", "3"]
 POINTS = {
     0: ("claim.after", "step.after_outcome", "ask.before", "ask.after", "park.before", "park.after"),
@@ -42,119 +35,67 @@ STAYS = (
 
 pytestmark = pytest.mark.sweep
 
-
-class Server:
-    """A process that forks a child for each order, so that a start costs no import."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "agents_for_tests.wait_agent"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
-
-    def run(self, folder: Path, act: str, **order: object) -> int:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        told = {"folder": str(folder), "store": str(folder / "runs.db"), "variant": act, **order}
-        self.process.stdin.write(json.dumps(told) + "\n")
-        self.process.stdin.flush()
-        return int(self.process.stdout.readline())
+stage = staged("wait_agent")
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.process.communicate()
-
-
-def acts(variant: str, *, keyed: bool) -> list[str]:
+def acts(variant: str, *, keyed: bool = False) -> list[str]:
     """What is done, each by a process of its own: it asks, is answered, gets messages from outside and from another run, and ends."""
     return [variant, "answer", "send keyed" if keyed else "send", "peer", variant, variant]
 
 
-def played(server: Server, folder: Path, variant: str, dying: int, **death: object) -> bool:
-    """Play all acts, one of which is killed and started again; whether it was killed at all."""
-    folder.mkdir()
-    keyed, broken = dying == 2, {"broken": death.pop("broken", "")}
-    killed = False
-    for number, act in enumerate(acts(variant, keyed=keyed)):
-        code = server.run(folder, act, **broken, **(death if number == dying else {}))
-        killed |= code == KILLED
-        for _ in range(RESTARTS):
-            if code != KILLED:
-                break
-            code = server.run(folder, act, **broken)
-        assert code in (0, WAITING), (act, code, (folder / "stderr").read_text()[-1500:])
-    return killed
-
-
-def wrong(folder: Path) -> list[str]:
+def wrong(stage: Stage, folder: Path) -> list[str]:
     """What is not as it must be at the end."""
-    result = folder / "result.json"
-    ledger = [json.loads(line) for line in (folder / "ledger").read_text().splitlines()]
-    with Holdfast(folder / "runs.db") as app:
+    with stage.open(folder) as app:
         good = all(verdict.good for verdict in app.check())
-    store = SqliteStore(folder / "runs.db")
-    kinds = Counter(type(record) for record in records(store, RUN_ID))
-    left = store.letters([RUN_ID])
-    store.close()
-    found = {
-        "the result": json.loads(result.read_text()) if result.exists() else None,
+        kinds = Counter(type(record) for record in records(app.store, RUN_ID))
+        left = app.store.letters([RUN_ID])
+    found: dict[str, object] = {
+        "the result": result_of(folder),
         "taken and answered": (kinds[rec.MessageTaken], kinds[rec.AskAnswered], kinds[rec.AskOpened]),
-        "before the wait": sum(line["what"] == "a" for line in ledger),
+        "before the wait": sum(line["what"] == "a" for line in lines(folder)),
         "letters left": left,
         "good": good,
     }
     due = {"the result": RESULT, "taken and answered": (3, 1, 1), "before the wait": 1, "letters left": [], "good": True}
-    return [f"{folder.name}: {name} is {found[name]}" for name in due if found[name] != due[name]]
+    return misfits(folder, found, due)
+
+
+def played(stage: Stage, variant: str, dying: int, folder: Path, death: Death) -> list[str] | None:
+    """What is wrong after all acts were played, one of which was killed; None where it was not."""
+    killed = stage.played(folder, acts(variant, keyed=dying == 2), dying, death)
+    return wrong(stage, folder) if killed else None
 
 
 @pytest.mark.parametrize(("variant", "dying"), [*(("async", act) for act in POINTS), ("def", 0), ("def", 4)])
-def test_a_kill_at_every_failpoint_and_every_flush(server: Server, tmp_path: Path, variant: str, dying: int) -> None:
-    kills, problems = Counter[str](), list[str]()
-    for how, names in (("failpoint", POINTS[dying]), ("sync", ("",))):
-        for name in names:
-            for number in range(1, MOST):
-                death = {how: f"{name}:{number}" if name else number}
-                folder = tmp_path / f"{how}-{name}-{number}"
-                if not played(server, folder, variant, dying, **death):
-                    break
-                kills[name or how] += 1
-                problems += wrong(folder)
+def test_a_kill_at_every_failpoint_and_every_flush(stage: Stage, tmp_path: Path, variant: str, dying: int) -> None:
+    kills, problems = swept(tmp_path, (*POINTS[dying], "sync"), partial(played, stage, variant, dying))
     assert problems == []
-    assert set(POINTS[dying]) <= set(kills)
+    assert set(kills) == {*POINTS[dying], "sync"}
     assert set(WAITS) <= {name for names in (*POINTS.values(), STAYS) for name in names}
-    assert kills["sync"] >= 1
 
 
 @pytest.mark.parametrize("variant", ["async", "def"])
-def test_the_sweep_finds_out_an_engine_that_takes_messages_beside_their_outcome(server: Server, tmp_path: Path, variant: str) -> None:
+def test_the_sweep_finds_out_an_engine_that_takes_messages_beside_their_outcome(stage: Stage, tmp_path: Path, variant: str) -> None:
     problems = []
     for number in range(3, 6):
-        folder = tmp_path / str(number)
-        assert played(server, folder, variant, 4, failpoint=f"wait.after_outcome:{number}", broken="letters")
-        problems += wrong(folder)
+        found = played(replace(stage, broken="letters"), variant, 4, tmp_path / str(number), death_at(f"wait.after_outcome:{number}"))
+        assert found is not None
+        problems += found
     assert any("the result is" in problem for problem in problems), problems
 
 
-def stayed(server: Server, folder: Path, variant: str, **death: object) -> bool:
-    """Play a run that stays in place, killed once and started again until it is done; whether it was killed at all."""
+def stayed(stage: Stage, variant: str, folder: Path, death: Death) -> list[str] | None:
+    """What is wrong with a run that stays in place, was killed once and started again until it was done; None where it was not killed."""
     folder.mkdir()
-    codes = [server.run(folder, f"stay {variant}", **death)]
+    codes = [stage.run(folder, f"stay {variant}", death)]
     while codes[-1] == KILLED and len(codes) <= RESTARTS:
-        codes.append(server.run(folder, f"stay {variant}"))
-    assert codes[-1] == 0, (codes, (folder / "stderr").read_text()[-1500:])
-    return codes[0] == KILLED
+        codes.append(stage.run(folder, f"stay {variant}"))
+    assert codes[-1] == 0, (codes, said(folder))
+    return wrong(stage, folder) if codes[0] == KILLED else None
 
 
 @pytest.mark.parametrize("variant", ["async", "def"])
-def test_a_kill_at_every_failpoint_of_a_run_that_stays_in_place(server: Server, tmp_path: Path, variant: str) -> None:
-    kills, problems = Counter[str](), list[str]()
-    for name in STAYS:
-        for number in range(1, MOST):
-            folder = tmp_path / f"{name}-{number}"
-            if not stayed(server, folder, variant, failpoint=f"{name}:{number}"):
-                break
-            kills[name] += 1
-            problems += wrong(folder)
+def test_a_kill_at_every_failpoint_of_a_run_that_stays_in_place(stage: Stage, tmp_path: Path, variant: str) -> None:
+    kills, problems = swept(tmp_path, STAYS, partial(stayed, stage, variant))
     assert problems == []
     assert set(kills) == set(STAYS)

@@ -171,6 +171,7 @@ def point(journal: Journal, step_id: str) -> int:
     if history is None:
         raise _unknown(journal, step_id)
     how = f": holdfast resolve {run_id} {shlex.quote(step_id)}" if history.effect else ""
+    how = f", what became of it is known: holdfast resume {run_id} --here APP.py" if history.settled is not None else how
     raise Refusal(f"step {step_id} of run {run_id!r} has no outcome yet{how}; nothing was changed. Go back to a step before it")
 
 

@@ -2,7 +2,7 @@
 
     artifact_agent.py FOLDER   run it once, from the store in FOLDER
 
-Without a folder it is served as `sweep_agent.py` serves its own. Exit status: 0 done; 74 the store gave up; anything else is a defect.
+Without a folder it is served by `serving.py`. Exit status: 0 done; 74 the store gave up; anything else is a defect.
 """
 
 from __future__ import annotations
@@ -84,10 +84,8 @@ def break_references() -> None:
     _sqlite_blobs.refer = lambda *_: None
 
 
+BREAKS = {"references": break_references}
+
 if __name__ == "__main__":
-    sweep_agent.run_once = run_once
-    sweep_agent.BREAKS["references"] = break_references
-    if len(sys.argv) > 1:
-        sweep_agent.folder = Path(sys.argv[1])
-        sys.exit(run_once("run", str(sweep_agent.folder / "runs.db")))
-    sweep_agent.serve()
+    sweep_agent.folder = Path(sys.argv[1])
+    sys.exit(run_once("run", str(sweep_agent.folder / "runs.db")))

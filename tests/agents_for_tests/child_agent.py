@@ -1,8 +1,6 @@
 """An agent with children, one of them beside it, one below another and one that asks, made to be killed.
 
-It is served as `sweep_agent.py` serves its own.
-
-Exit status: 0 done, or cancelled; 75 it waits; anything else is a defect.
+It is served by `serving.py`. Exit status: 0 done, or cancelled; 75 it waits; anything else is a defect.
 """
 
 from __future__ import annotations
@@ -102,7 +100,4 @@ def break_children() -> None:
     _child.Calling._begun = begun  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
-    sweep_agent.run_once = run_once
-    sweep_agent.BREAKS["children"] = break_children
-    sweep_agent.serve()
+BREAKS = {"children": break_children}

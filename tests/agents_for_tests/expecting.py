@@ -23,11 +23,13 @@ class Told(NamedTuple):
     answered: set[int]
     children: dict[int, str]
     taken: set[str]
+    settled: set[int]
+    """Those of `done` that have no outcome yet: it is known, and recorded when the run is taken up again."""
 
 
 def told(records: Iterable[rec.Record]) -> Told:
     """Read records as somebody would who knows only that acts follow one another."""
-    found = Told(set(), set(), {}, set(), {}, set())
+    found = Told(set(), set(), {}, set(), {}, set(), set())
     for record in records:
         number = int(record.step_id) if record.step_id.isdigit() else 0
         match record:
@@ -38,6 +40,7 @@ def told(records: Iterable[rec.Record]) -> Told:
             case rec.StepDone() | rec.DoubtSettled(verdict="landed"):
                 found.done.add(number)
                 found.begun.discard(number)
+                (found.settled.add if isinstance(record, rec.DoubtSettled) else found.settled.discard)(number)
             case rec.DoubtSettled():
                 found.begun.discard(number)
             case rec.AskOpened():
@@ -52,7 +55,7 @@ def told(records: Iterable[rec.Record]) -> Told:
 
 
 def _go_back(found: Told, number: int) -> None:
-    for numbers in (found.done, found.begun, found.answered):
+    for numbers in (found.done, found.begun, found.answered, found.settled):
         numbers -= {each for each in numbers if each > number}
     for by_number in (found.asked, found.children):
         for later in [each for each in by_number if each > number]:
@@ -66,8 +69,8 @@ class Model:
     acts: list[Any]
     answers: dict[str, set[str]] = field(default_factory=dict)
     messages: dict[str, list[str]] = field(default_factory=dict)
-    handed_on: set[str] = field(default_factory=set)
-    """The messages that the run has from the one it branches from, which had taken them or had them itself so."""
+    heard: frozenset[str] = frozenset()
+    """The messages that a fork was given along: each had been taken on a path that it left."""
     result: list[Any] | None = None
     over: str = ""
     told: Told = field(default_factory=lambda: told([]))
@@ -104,7 +107,7 @@ class Model:
     def points(self) -> list[int]:
         """Where the run can go back to: after an act that has its outcome, and not before a child that has begun."""
         last = max(self.told.children, default=0)
-        return [number for number in sorted(self.told.done) if number >= last]
+        return [number for number in sorted(self.told.done - self.told.settled) if number >= last]
 
     def correctable(self, numbers: Iterable[int]) -> list[int]:
         """Those of these acts whose results can be edited."""
@@ -125,8 +128,8 @@ class Model:
         fork = Model(self.acts, policy=policy, known=dict(self.known), edited=dict(self.edited))
         fork.said = {what: set(said) for what, said in self.said.items()}
         fork.answers = {what: set(said) for what, said in self.answers.items()}
-        fork.handed_on = {name for name in self.messages if name in self.told.taken or name in self.handed_on}
-        fork.messages = {name: self.messages[name][:1] for name in fork.handed_on}
+        fork.messages = {name: sent[:1] for name, sent in self.messages.items() if name in self.told.taken | self.heard}
+        fork.heard = frozenset(fork.messages)
         fork.children = {each: child for each, child in self.children.items() if each <= number}
         for each, what in self.numbered("effect"):
             if each <= number:

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from hypothesis import strategies as st
@@ -24,6 +24,7 @@ from crashing import records
 from holdfast import _records as rec
 from holdfast.errors import HoldfastError, Refusal, RunCancelled, RunPruned, RunWaiting, StoreError
 from holdfast.store import Head, Query
+from sweeping import Home, in_memory
 
 WORDS = st.sampled_from(["step", "effect", "step", "effect", "ask", "sleep", "receive"])
 GRANDCHILD = st.lists(WORDS, min_size=1, max_size=2)
@@ -46,16 +47,18 @@ begun = precondition(lambda self: self.begun())
 class Machine(RuleBasedStateMachine):
     """Runs, what people do with them, and processes that die."""
 
-    on_disk: ClassVar = False
-
     def __init__(self) -> None:
         super().__init__()
         planner.world = planner.World()
-        self.folder = tempfile.TemporaryDirectory()
-        self.place = Place(Path(self.folder.name) / "runs.db" if self.on_disk else None)
+        self.folder = tempfile.TemporaryDirectory(dir=in_memory())
+        self.place = Place(self.url_in(Path(self.folder.name)))
         self.models: dict[str, Model] = {}
         self.children: dict[str, Model] = {}
         self.drawn = 0
+
+    def url_in(self, folder: Path) -> str:
+        """The store to play in; none is one in memory."""
+        return ""
 
     def teardown(self) -> None:
         try:
@@ -355,7 +358,6 @@ class Machine(RuleBasedStateMachine):
                 assert {what: planner.world.charged[each, what] for what in due} == due
 
 
-class OnDisk(Machine):
-    """The same in a file."""
-
-    on_disk: ClassVar = True
+def machine_on(home: Home) -> type[Machine]:
+    """The same in another store."""
+    return type("Elsewhere", (Machine,), {"url_in": lambda machine, folder: home(folder)})

@@ -1,6 +1,6 @@
 """An agent with milestones, partial results and several generations, whose steps never give the same twice, made to be killed.
 
-It is served as `sweep_agent.py` serves its own. What a step gave and the engine then lost shows at the end: the ledger holds what
+It is served by `serving.py`. What a step gave and the engine then lost shows at the end: the ledger holds what
 effects were called with, the acks what the agent was told is safe.
 """
 
@@ -136,7 +136,4 @@ def break_partial() -> None:
     broken._store = lambda partial, body, data: reach("partial.after")
 
 
-if __name__ == "__main__":
-    sweep_agent.run_once = run_once
-    sweep_agent.BREAKS |= {"flush": break_flush, "generation": break_generation, "partial": break_partial}
-    sweep_agent.serve()
+BREAKS = {"flush": break_flush, "generation": break_generation, "partial": break_partial}

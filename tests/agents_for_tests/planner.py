@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import holdfast as hf
@@ -18,7 +17,7 @@ from agents_for_tests.sites import StillClock
 from holdfast.errors import StoreFailed
 from holdfast.store import Append, Prunable, Removal, Shedding, Stale, Store
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.opening import open_store
 
 T = TypeVar("T")
 
@@ -164,14 +163,14 @@ class Mortal:
 
 
 class Place:
-    """Where the runs are kept, for one process after the other."""
+    """Where the runs are kept, for one process after the other: in memory, where nothing else is said."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._memory, self._path, self.clock = MemoryStore(), path, StillClock()
+    def __init__(self, url: str = "") -> None:
+        self._memory, self._url, self.clock = MemoryStore(), url, StillClock()
         self.observer = hf.Holdfast(self.store(), clock=self.clock, lease=LEASE_S)
 
     def store(self) -> Store:
-        return self._memory if self._path is None else SqliteStore(self._path)
+        return open_store(self._url) if self._url else self._memory
 
     def close(self) -> None:
         self.observer.close()

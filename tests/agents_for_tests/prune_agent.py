@@ -1,4 +1,4 @@
-"""Somebody who prunes a store, made to be killed; it is served as `sweep_agent.py` serves its own.
+"""Somebody who prunes a store, made to be killed; it is served by `serving.py`.
 
 The store is made by the order "make": runs that have ended, and two that wait in their second generation with much to let go of.
 """
@@ -74,7 +74,4 @@ def break_transactions() -> None:
     SqliteStore.remove = remove  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
-    sweep_agent.run_once = run_once
-    sweep_agent.BREAKS["transactions"] = break_transactions
-    sweep_agent.serve()
+BREAKS = {"transactions": break_transactions}

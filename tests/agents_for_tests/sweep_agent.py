@@ -1,8 +1,8 @@
 """An agent that is made to be killed: 22 steps, five of them effects, whose bodies write into a ledger what they did.
 
     sweep_agent.py FOLDER VARIANT [STORE]   run it once, from the store in FOLDER or another one
-    sweep_agent.py serve                    fork a child for every order that comes in as a line of JSON: a start without an import
 
+Like the other agents that are made to be killed, it is served by `serving.py`.
 Beside the ledger (what was done) stand the acks: what the engine has told the agent is done, which must never be undone.
 Exit status: 0 done, result in result.json; 75 a person must settle a doubt; 74 the store gave up, its error in
 store_error.json; anything else is a defect.
@@ -11,33 +11,25 @@ store_error.json; anything else is a defect.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
-import faulthandler
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
-import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import apsw
-
 import holdfast as hf
 import holdfast.sync
-from holdfast import _drive, _failpoints
+from holdfast import _app, _drive
 from holdfast import _records as rec
 from holdfast.errors import StoreError
+from holdfast.stores.opening import open_store
 
 RUN_ID = "sweep"
 NEEDS_A_PERSON = 75
 STORE_GAVE_UP = 74
 TIMED_OUT = "timed out"
-PATIENCE_S = 10
-"""A run takes a twentieth of a second; one that takes so long hangs, and says where."""
 
 folder = Path()
 
@@ -243,45 +235,7 @@ def busy_def(order: str) -> list[str]:
 AGENTS: dict[str, Any] = {"async": busy, "def": busy_def}
 
 
-# --- dying, and engines that are broken on purpose ------------------------------------------------------------------
-
-
-REAL_VFS = "unix"
-
-
-class MortalFile(apsw.VFSFile):
-    """Dies on the way into the flush; counts the flushes of all threads, which strace counts apart."""
-
-    countdown = 0
-
-    def xSync(self, flags: int) -> None:  # noqa: N802 (SQLite's name)
-        MortalFile.countdown -= 1
-        if MortalFile.countdown == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        super().xSync(flags)
-
-
-class MortalVfs(apsw.VFS):
-    def __init__(self) -> None:
-        super().__init__("mortal", REAL_VFS, makedefault=True)
-
-    def xOpen(self, name: Any, flags: list[int]) -> MortalFile:  # noqa: N802 (SQLite's name)
-        return MortalFile(REAL_VFS, name, flags)
-
-
-PR_SET_PTRACER = 0x59616D61
-ANYBODY = ctypes.c_ulong(-1)
-
-
-def die_at_fdatasync(number: int) -> None:
-    """Be killed on the way into that flush of a thread, by a strace that attaches here: it would slow an interpreter's start down."""
-    ctypes.CDLL(None).prctl(PR_SET_PTRACER, ANYBODY)  # some kernels let nobody but a parent attach
-    kill = f"inject=fdatasync:signal=KILL:when={number}"
-    command = ["strace", "-f", "-o", "/dev/null", "-e", "trace=fdatasync", "-e", kill, "-p", str(os.getpid())]
-    tracer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    assert tracer.stderr is not None
-    said = tracer.stderr.readline()
-    assert "attached" in said, said
+# --- engines that are broken on purpose ------------------------------------------------------------------------------
 
 
 def without_intents(records: Any) -> list[Any]:
@@ -316,7 +270,26 @@ def break_acks() -> None:
     _drive._commit_async, _drive._commit_blocking = post_async, post
 
 
-BREAKS = {"": lambda: None, "intents": break_intents, "acks": break_acks}
+def break_store() -> None:
+    """The store says that it has written what it is about to write."""
+
+    def opened(url: Any) -> Any:
+        store: Any = open_store(url)
+        append, later = store.append, ThreadPoolExecutor(1)
+
+        def said(batch: Any, *, wait: bool = True) -> list[None]:
+            later.submit(time.sleep, 0.02)
+            later.submit(append, batch)
+            return [None] * len(batch)
+
+        store.append = said
+        return store
+
+    broken: Any = _app
+    broken.open_store = opened
+
+
+BREAKS = {"intents": break_intents, "acks": break_acks, "store": break_store}
 
 
 # --- running it -----------------------------------------------------------------------------------------------------
@@ -334,45 +307,6 @@ def run_once(variant: str, store: str = "") -> int:
     return 0
 
 
-def obey(order: dict[str, Any]) -> int:
-    """One run in a forked child, with its way to die."""
-    global folder  # noqa: PLW0603 (a child has one)
-    folder = Path(order["folder"])
-    log = os.open(folder / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(log, 2)
-    faulthandler.dump_traceback_later(order.get("patience_s", PATIENCE_S), exit=True)
-    try:
-        BREAKS[order.get("broken", "")]()
-        if "failpoint" in order:
-            _failpoints.arm(order["failpoint"])
-        if "sync" in order:
-            MortalFile.countdown = order["sync"]
-            order["vfs"] = MortalVfs()
-        if "fdatasync" in order:
-            die_at_fdatasync(order["fdatasync"])
-        return run_once(order["variant"], order["store"])
-    except BaseException:  # noqa: BLE001 (whatever it is, it is shown)
-        traceback.print_exc()
-        return 1
-
-
-def serve() -> None:
-    for line in sys.stdin:
-        order = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            os._exit(obey(order))
-        if "kill_after_s" in order:
-            time.sleep(order["kill_after_s"])
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
-
-
 if __name__ == "__main__":
-    if sys.argv[1] == "serve":
-        serve()
-    else:
-        folder = Path(sys.argv[1])
-        sys.exit(run_once(*sys.argv[2:]))
+    folder = Path(sys.argv[1])
+    sys.exit(run_once(*sys.argv[2:]))

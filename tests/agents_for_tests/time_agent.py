@@ -1,4 +1,4 @@
-"""An agent that pays and asks, and those who edit, fork and answer it, made to be killed; served as `sweep_agent.py` serves its own.
+"""An agent that pays and asks, and those who edit, fork and answer it, made to be killed; served by `serving.py`.
 
 Exit status: 0 done; 75 it waits; anything else is a defect.
 """
@@ -66,7 +66,4 @@ def forget() -> None:
         vars(module)["happened"] = lambda histories, after: []
 
 
-if __name__ == "__main__":
-    sweep_agent.run_once = run_once
-    sweep_agent.BREAKS["knowledge"] = forget
-    sweep_agent.serve()
+BREAKS = {"knowledge": forget}

@@ -1,4 +1,4 @@
-"""An agent that fails and undoes its three effects, made to be killed; it is served as `sweep_agent.py` serves its own.
+"""An agent that fails and undoes its three effects, made to be killed; it is served by `serving.py`.
 
 Exit status: 0 the run is closed; 75 a person must settle a doubt; anything else is a defect.
 """
@@ -57,7 +57,4 @@ def break_order() -> None:
     _undo.newest_first = lambda run: right(run)[::-1]
 
 
-if __name__ == "__main__":
-    sweep_agent.run_once = run_once
-    sweep_agent.BREAKS["order"] = break_order
-    sweep_agent.serve()
+BREAKS = {"intents": sweep_agent.break_intents, "order": break_order}

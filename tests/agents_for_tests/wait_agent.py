@@ -1,8 +1,6 @@
 """An agent that asks, sleeps and receives, and those who answer and send to it, made to be killed.
 
-It is served as `sweep_agent.py` serves its own.
-
-Exit status: 0 done; 75 it waits; anything else is a defect.
+It is served by `serving.py`. Exit status: 0 done; 75 it waits; anything else is a defect.
 """
 
 from __future__ import annotations
@@ -132,7 +130,4 @@ def break_letters() -> None:
     _drive._commit_blocking = lambda run, records, takes=(): blocking(run, records)
 
 
-if __name__ == "__main__":
-    sweep_agent.run_once = run_once
-    sweep_agent.BREAKS["letters"] = break_letters
-    sweep_agent.serve()
+BREAKS = {"letters": break_letters}

@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
+from holdfast._failpoints import reach
 from holdfast.store import Swept
 from holdfast.stores._blob_files import NAME, condemned
 from holdfast.stores._postgres_address import Address
@@ -50,6 +51,8 @@ def keep(connection: Connection, chunks: Iterable[bytes], at_us: int, parts: Seq
             connection.execute(DROP_PIECES, ([number],))
         if parts:
             connection.execute(JOIN, (digest, list(parts)))
+        reach("blob.before")
+    reach("blob.after")
     return digest
 
 
@@ -131,7 +134,9 @@ def sweep(connection: Connection, before_us: int, *, dry_run: bool) -> Swept:
         if gone and not dry_run:
             numbers = [number for (number,) in connection.execute(GO, (list(gone),))]
             connection.execute(DROP_PIECES, (numbers,))
-        return Swept(len(gone), sum(old[digest] for digest in gone))
+        reach("sweep.before")
+    reach("sweep.after")
+    return Swept(len(gone), sum(old[digest] for digest in gone))
 
 
 def _piece(connection: Connection, number: int, place: int) -> bytes:

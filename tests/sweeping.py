@@ -1,0 +1,177 @@
+"""The common room of the sweeps: the stores that outlive a process, and processes that run an agent and die where they are told.
+
+A case is a folder with what the agent did in it, and a store. The whole of every sweep is played on SQLite; `OTHERS` are those on which
+`test_sweep_elsewhere.py` plays a part of each. A further store is a further line there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import pytest
+
+from holdfast import Holdfast
+
+RUN_ID = "sweep"
+NEEDS_A_PERSON = 75
+KILLED = -signal.SIGKILL
+RESTARTS = 4
+"""An act that is killed and started again so often, undisturbed, and not over then, never will be."""
+MOST = 100
+"""Occurrences of one failpoint, or flushes, that an act has at the most."""
+
+ROOM = 1 << 30
+"""Bytes that must be free there: some machines have next to nothing."""
+
+Death: TypeAlias = dict[str, object]
+"""What an order says of how its process is to die."""
+
+Home: TypeAlias = Callable[[Path], str]
+"""From the folder of a case to the URL of its store."""
+
+
+def in_memory() -> Path | None:
+    """A folder whose flushes cost nothing, which is most of the time of a sweep; processes are killed there, and no power is cut."""
+    folder = Path("/dev/shm")
+    return folder if folder.is_dir() and shutil.disk_usage(folder).free > ROOM else None
+
+
+def sqlite_in(folder: Path) -> str:
+    return f"sqlite:///{folder / 'runs.db'}"
+
+
+def schema_of(server: str, folder: Path) -> str:
+    return f"{server}?schema=c_{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
+
+
+class Other(NamedTuple):
+    """A store that outlives a process: where that of a case is, and the failpoints in it that every write passes.
+
+    On one that is slow, one of `share` of the further cases is played.
+    """
+
+    home: Callable[[pytest.FixtureRequest], Home]
+    inside: tuple[str, ...] = ()
+    share: int = 1
+
+
+OTHERS = {
+    "files": Other(lambda request: lambda folder: f"file://{folder / 'runs'}", ("file.written", "file.linked")),
+    "postgres": Other(lambda request: partial(schema_of, request.getfixturevalue("postgres_url"))),
+}
+"""The stores beside SQLite, a line each."""
+
+
+class Server:
+    """A process that forks a child for each order, so that a start costs no import."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "agents_for_tests.serving"]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
+
+    def obey(self, order: dict[str, Any]) -> int:
+        """What the child's exit status was."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+    def close(self) -> None:
+        self.process.communicate()
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where one agent of `agents_for_tests` is played, each act by a process of its own, with an engine that may be broken on purpose."""
+
+    server: Server
+    agent: str
+    home: Home = sqlite_in
+    broken: str = ""
+
+    def run(self, folder: Path, act: str, death: Death | None = None) -> int:
+        """Play an act; its exit status."""
+        told = {"agent": self.agent, "folder": str(folder), "store": self.home(folder), "variant": act, "broken": self.broken}
+        return self.server.obey({**told, **(death or {})})
+
+    def open(self, folder: Path) -> Holdfast:
+        """The store of a case, to look into."""
+        return Holdfast(self.home(folder))
+
+    def played(self, folder: Path, acts: Sequence[str], dying: int, death: Death) -> bool:
+        """Play all acts, one of which is killed and started again; whether it was killed at all."""
+        folder.mkdir()
+        killed = False
+        for number, act in enumerate(acts):
+            code = self.run(folder, act, death if number == dying else None)
+            killed |= code == KILLED
+            for _ in range(RESTARTS):
+                if code != KILLED:
+                    break
+                code = self.run(folder, act)
+            assert code in (0, NEEDS_A_PERSON), (act, code, said(folder))
+        return killed
+
+
+def staged(agent: str) -> Any:
+    """A fixture: this agent on SQLite."""
+
+    @pytest.fixture
+    def stage(server: Server) -> Stage:
+        return Stage(server, agent)
+
+    return stage
+
+
+def said(folder: Path) -> str:
+    """What the processes of a case have said last, of what went wrong."""
+    return (folder / "stderr").read_text()[-2000:]
+
+
+def result_of(folder: Path, name: str = "result") -> Any:
+    file = folder / f"{name}.json"
+    return json.loads(file.read_text()) if file.exists() else None
+
+
+def misfits(folder: Path, found: dict[str, object], due: dict[str, object]) -> list[str]:
+    """What was found and is not what it should be."""
+    return [f"{folder.name}: {name} is {found[name]}" for name in due if found[name] != due[name]]
+
+
+def death_at(place: str) -> Death:
+    """Killed at an occurrence of a failpoint, or of a flush: `effect.after_body:2`, `sync:7`."""
+    name, _, number = place.partition(":")
+    return {"sync": int(number)} if name == "sync" else {"failpoint": place}
+
+
+def swept(parent: Path, points: Iterable[str], tried: Callable[[Path, Death], list[str] | None]) -> tuple[Counter[str], list[str]]:
+    """Kill at every occurrence of each failpoint, and of each flush where "sync" is one: how often, and what was wrong.
+
+    `tried` plays a case in the folder that it is given, with that death, and says what was wrong then; None where nobody died.
+    """
+    kills, problems = Counter[str](), list[str]()
+    for name in points:
+        for number in range(1, MOST):
+            folder = parent / f"{name}-{number}"
+            found = tried(folder, death_at(f"{name}:{number}"))
+            if not found:
+                shutil.rmtree(folder)
+            if found is None:
+                break
+            kills[name] += 1
+            problems += found
+        else:
+            raise AssertionError(f"{name} was still reached after {MOST} occurrences")
+    return kills, problems
