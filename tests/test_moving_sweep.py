@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import json
 import secrets
-import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,8 +16,9 @@ import pytest
 from agents_for_tests.move_agent import NOT_THERE, REFUSED
 from holdfast import Holdfast
 from holdfast._failpoints import MOVES
+from sweeping import KILLED, Server
 
-WAITING, KILLED, MOST = 75, -signal.SIGKILL, 40
+WAITING, MOST = 75, 40
 PLACES = [f"{name}:{1 if name.startswith('carry') else 2}" for name in MOVES] + ["seal.before:1", "hand.before:1"]
 """Where a mover is killed: the second time it is at its child, when the run itself has come further, and before that at where it begins."""
 EVERY = 6
@@ -32,36 +30,28 @@ PAYMENTS = {"a": 1, "b1": 1, "b2": 1, "end": 1}
 pytestmark = pytest.mark.sweep
 
 
-class Server:
-    """A process that forks a child for each order, so that a start costs no import."""
+@dataclass(frozen=True)
+class Mover:
+    """Plays the acts of `move_agent`, each in a process of its own."""
 
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "agents_for_tests.move_agent"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
+    server: Server
 
     def run(self, folder: Path, places: tuple[str, str], act: str, **order: object) -> int:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        told = {"folder": str(folder), "store": json.dumps(places), "variant": act, **order}
-        self.process.stdin.write(json.dumps(told) + "\n")
-        self.process.stdin.flush()
-        return int(self.process.stdout.readline())
+        return self.server.obey({"agent": "move_agent", "folder": str(folder), "store": json.dumps(places), "variant": act, **order})
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.process.communicate()
+@pytest.fixture
+def mover(server: Server) -> Mover:
+    return Mover(server)
 
 
-def played(server: Server, folder: Path, there: str = "", *, broken: str = "", **death: object) -> tuple[bool, Counter[str]]:
+def played(mover: Mover, folder: Path, there: str = "", *, broken: str = "", **death: object) -> tuple[bool, Counter[str]]:
     """The run begins here, its mover is killed, others try to go on with it, and the move is repeated; whether it was killed at all."""
     folder.mkdir()
     places = (str(folder / "here.db"), there or str(folder / "there.db"))
 
     def act(word: str, **order: object) -> int:
-        return server.run(folder, places, word, broken=broken, **order)
+        return mover.run(folder, places, word, broken=broken, **order)
 
     assert [act("begin"), act("send")] == [WAITING, 0], (folder / "stderr").read_text()[-1500:]
     killed = act("move", **death) == KILLED
@@ -89,10 +79,10 @@ def wrong(folder: Path, there: str = "") -> list[str]:
     return [f"{folder.name}: {name} is {found[name]}" for name in due if found[name] != due[name]]
 
 
-def test_a_mover_is_killed_at_every_failpoint(server: Server, tmp_path: Path) -> None:
+def test_a_mover_is_killed_at_every_failpoint(mover: Mover, tmp_path: Path) -> None:
     kills, problems, seen = Counter[str](), list[str](), Counter[str]()
     for place in PLACES:
-        killed, tries = played(server, tmp_path / place, failpoint=place)
+        killed, tries = played(mover, tmp_path / place, failpoint=place)
         assert killed, place
         problems += wrong(tmp_path / place)
         seen += tries
@@ -104,10 +94,10 @@ def test_a_mover_is_killed_at_every_failpoint(server: Server, tmp_path: Path) ->
     assert seen["here afterwards 0"] == 0
 
 
-def test_a_mover_is_killed_at_flushes(server: Server, tmp_path: Path) -> None:
+def test_a_mover_is_killed_at_flushes(mover: Mover, tmp_path: Path) -> None:
     kills, problems = 0, list[str]()
     for number in range(1, MOST, EVERY):
-        killed, _ = played(server, tmp_path / f"sync-{number}", sync=number)
+        killed, _ = played(mover, tmp_path / f"sync-{number}", sync=number)
         problems += wrong(tmp_path / f"sync-{number}")
         if not killed:
             break
@@ -116,35 +106,35 @@ def test_a_mover_is_killed_at_flushes(server: Server, tmp_path: Path) -> None:
     assert kills > MOST / EVERY / 4
 
 
-def test_a_mover_to_postgres_is_killed_where_it_matters(server: Server, tmp_path: Path, postgres_url: str) -> None:
+def test_a_mover_to_postgres_is_killed_where_it_matters(mover: Mover, tmp_path: Path, postgres_url: str) -> None:
     problems = list[str]()
     for name in DECISIVE:
         there = f"{postgres_url}?schema=move_{secrets.token_hex(4)}"
-        killed, _ = played(server, tmp_path / name, there, failpoint=f"{name}:1", patience_s=30)
+        killed, _ = played(mover, tmp_path / name, there, failpoint=f"{name}:1", patience_s=30)
         assert killed, name
         problems += wrong(tmp_path / name, there)
     assert problems == []
 
 
-def interrupted_twice(server: Server, folder: Path, broken: str = "") -> tuple[list[int], dict[str, int]]:
+def interrupted_twice(mover: Mover, folder: Path, broken: str = "") -> tuple[list[int], dict[str, int]]:
     """A run is killed between two payments, and its mover when the copy is there: what both places say then, and what was paid."""
     folder.mkdir()
     places = (str(folder / "here.db"), str(folder / "there.db"))
     deaths = {"brief": "effect.after_outcome:1", "move": "import.after:1"}
-    assert [server.run(folder, places, act, failpoint=place) for act, place in deaths.items()] == [KILLED, KILLED]
-    said = [server.run(folder, places, act, broken=broken) for act in ("work here", "work there")]
+    assert [mover.run(folder, places, act, failpoint=place) for act, place in deaths.items()] == [KILLED, KILLED]
+    said = [mover.run(folder, places, act, broken=broken) for act in ("work here", "work there")]
     return said, dict(Counter(json.loads(line)["what"] for line in (folder / "ledger").read_text().splitlines()))
 
 
-def test_between_two_places_nobody_executes_a_run(server: Server, tmp_path: Path) -> None:
-    assert interrupted_twice(server, tmp_path / "sound") == ([REFUSED, REFUSED], {"a": 1})
+def test_between_two_places_nobody_executes_a_run(mover: Mover, tmp_path: Path) -> None:
+    assert interrupted_twice(mover, tmp_path / "sound") == ([REFUSED, REFUSED], {"a": 1})
 
 
-def test_a_seal_that_nobody_heeds_pays_twice(server: Server, tmp_path: Path) -> None:
+def test_a_seal_that_nobody_heeds_pays_twice(mover: Mover, tmp_path: Path) -> None:
     """The control: what the seal is for."""
-    assert interrupted_twice(server, tmp_path / "broken", broken="seal") == ([0, 0], {"a": 1, "b": 2})
+    assert interrupted_twice(mover, tmp_path / "broken", broken="seal") == ([0, 0], {"a": 1, "b": 2})
 
 
-def test_the_sweep_finds_out_a_seal_that_nobody_heeds(server: Server, tmp_path: Path) -> None:
-    played(server, tmp_path / "broken", failpoint="seal.after:2", broken="seal")
+def test_the_sweep_finds_out_a_seal_that_nobody_heeds(mover: Mover, tmp_path: Path) -> None:
+    played(mover, tmp_path / "broken", failpoint="seal.after:2", broken="seal")
     assert wrong(tmp_path / "broken") == ["broken: statuses is [['done', 'moved'], ['done', 'done']]"]

@@ -7,43 +7,26 @@ purpose must find them out.
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
 from collections import Counter
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from agents_for_tests.growing_agent import CALLS, text
-from agents_for_tests.sweep_agent import RUN_ID, lines
+from agents_for_tests.sweep_agent import lines
 from holdfast import Holdfast
 from holdfast._failpoints import PACKING
 from holdfast._packing import is_packed
 from holdfast.store import Shelf
-from test_artifact_sweep import Server
+from sweeping import KILLED, RUN_ID, Stage, staged
 
-KILLED = -signal.SIGKILL
 MOST = 40
 POINTS = (*PACKING, "step.after_outcome", "effect.after_intent", "effect.after_body")
 
 pytestmark = pytest.mark.sweep
 
-
-class Growing(Server):
-    """The same for another agent."""
-
-    def __init__(self) -> None:
-        command = [sys.executable, "-m", "agents_for_tests.growing_agent"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Growing]:
-    server = Growing()
-    yield server
-    server.process.communicate()
+stage = staged("growing_agent")
 
 
 def wrong(folder: Path) -> list[str]:
@@ -62,21 +45,20 @@ def wrong(folder: Path) -> list[str]:
     return [f"{folder.name}: {name} is {str(seen[name])[:80]}" for name in due if seen[name] != due[name]]
 
 
-def played(server: Growing, folder: Path, **order: object) -> bool:
+def played(stage: Stage, folder: Path, **order: object) -> bool:
     """Run, sweep, run again, sweep; the first run is killed there. Whether it was."""
     folder.mkdir()
-    broken = {"broken": order.pop("broken", "")}
-    codes = [server.run(folder, act, **broken, **(order if number == 0 else {})) for number, act in enumerate(("run", "sweep") * 2)]
+    codes = [stage.run(folder, act, order if number == 0 else None) for number, act in enumerate(("run", "sweep") * 2)]
     assert set(codes) <= {0, KILLED}, (folder.name, codes, (folder / "stderr").read_text()[-1500:])
     return KILLED in codes
 
 
-def test_a_kill_at_every_failpoint_and_every_flush(server: Growing, tmp_path: Path) -> None:
+def test_a_kill_at_every_failpoint_and_every_flush(stage: Stage, tmp_path: Path) -> None:
     kills, problems = Counter[str](), list[str]()
     for how, name in (*(("failpoint", name) for name in POINTS), ("sync", "")):
         for number in range(1, MOST):
             folder = tmp_path / f"{how}-{name}-{number}"
-            if not played(server, folder, **{how: f"{name}:{number}" if name else number}):
+            if not played(stage, folder, **{how: f"{name}:{number}" if name else number}):
                 break
             kills[name or how] += 1
             problems += wrong(folder)
@@ -84,16 +66,16 @@ def test_a_kill_at_every_failpoint_and_every_flush(server: Growing, tmp_path: Pa
     assert set(POINTS) <= set(kills)
 
 
-def test_the_sweep_notices_references_that_are_not_written(server: Growing, tmp_path: Path) -> None:
+def test_the_sweep_notices_references_that_are_not_written(stage: Stage, tmp_path: Path) -> None:
     folder = tmp_path / "references"
     folder.mkdir()
-    assert server.run(folder, "run", broken="references") == 0
-    assert server.run(folder, "sweep") == 0
+    assert replace(stage, broken="references").run(folder, "run") == 0
+    assert stage.run(folder, "sweep") == 0
     assert any("good is False" in problem for problem in wrong(folder))
 
 
-def test_the_sweep_notices_differences_from_another_record_than_they_say(server: Growing, tmp_path: Path) -> None:
+def test_the_sweep_notices_differences_from_another_record_than_they_say(stage: Stage, tmp_path: Path) -> None:
     folder = tmp_path / "places"
     folder.mkdir()
-    server.run(folder, "run", broken="places")
+    replace(stage, broken="places").run(folder, "run")
     assert any("good is False" in problem for problem in wrong(folder))

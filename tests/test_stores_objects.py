@@ -88,9 +88,8 @@ def test_pages_of_all_runs_go_through_the_names_once(store: ObjectStore, monkeyp
 
 def test_a_distant_store_is_asked_for_letters_less_often(store: ObjectStore) -> None:
     assert isinstance(store, Distant)
-    assert Keeper(store, SystemClock(), 15)._letters_s == 4 * LETTERS_S
-    assert Keeper(MemoryStore(), SystemClock(), 15)._letters_s == LETTERS_S
     with hf.Holdfast(store) as app, hf.Holdfast(MemoryStore()) as near:
+        assert app.engine.keeper._letters_s == 4 * near.engine.keeper._letters_s == 4 * LETTERS_S
         assert poll_s(app.engine) == 10 * poll_s(near.engine) == 10 * POLL_S
 
 

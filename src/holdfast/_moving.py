@@ -261,7 +261,7 @@ def _seal_in(rows: Sequence[Row]) -> rec.RunSealed | None:
     return next((record for record in last if isinstance(record, rec.RunSealed)), None)
 
 
-def _tail(engine: Engine, run_id: str) -> tuple[Head, list[Row]]:
+def _tail(engine: Engine, run_id: str) -> tuple[Head, Sequence[Row]]:
     """The head of a run and its last records, where the store can give these alone."""
     store, head = engine.store, engine.store.head(run_id)
     found = store.rows_after(run_id, max(0, head.seq - TAIL)) if head is not None and isinstance(store, Live) else None
@@ -368,7 +368,7 @@ def _stays(run_id: str) -> Refusal:
     return Refusal(f"the move of run {run_id!r} was taken back meanwhile, and it stays where it is")
 
 
-def _there(order: Order, token: str, run_id: str) -> tuple[Head, list[Row]]:
+def _there(order: Order, token: str, run_id: str) -> tuple[Head, Sequence[Row]]:
     """The run in the target, which must have it by now."""
     found = order.target.load(run_id)
     if found is None or not _is_there(found, token):
@@ -377,13 +377,13 @@ def _there(order: Order, token: str, run_id: str) -> tuple[Head, list[Row]]:
     return found
 
 
-def _is_there(found: tuple[Head, list[Row]] | None, token: str) -> bool:
+def _is_there(found: tuple[Head, Sequence[Row]] | None, token: str) -> bool:
     """Whether the copy of this very move is there, pending or taken up since."""
     arrivals = [record_of(row) for row in found[1] if row.kind == rec.RunArrived.kind] if found is not None else []
     return any(isinstance(record, rec.RunArrived) and record.token == token for record in arrivals)
 
 
-def _import(order: Order, token: str, head: Head, rows: list[Row]) -> bool:
+def _import(order: Order, token: str, head: Head, rows: Sequence[Row]) -> bool:
     """Write the copy, as a whole; False where somebody else was faster."""
     engine, target, run_id = order.engine, order.target, head.run_id
     journal = Journal.load(_head_at(head, rows), rows)
@@ -433,7 +433,7 @@ def _common(there: Sequence[Row], rows: Sequence[Row]) -> int:
     return same if seals and same >= seals[-1] else 0
 
 
-def _is_shell(found: tuple[Head, list[Row]]) -> bool:
+def _is_shell(found: tuple[Head, Sequence[Row]]) -> bool:
     """Whether what stands in the target is what a run left behind there, or a copy that nobody can take."""
     last = next(_on_the_way(found[1]), None)
     return isinstance(last, rec.RunMoved) or (isinstance(last, rec.RunArrived) and last.pending)

@@ -88,8 +88,4 @@ def break_places() -> None:
     _packed.Trails.remember = elsewhere  # type: ignore[method-assign]
 
 
-if __name__ == "__main__":
-    sweep_agent.run_once = run_once
-    sweep_agent.BREAKS["references"] = break_references
-    sweep_agent.BREAKS["places"] = break_places
-    sweep_agent.serve()
+BREAKS = {"references": break_references, "places": break_places}

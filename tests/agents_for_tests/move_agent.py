@@ -1,6 +1,6 @@
 """An agent with a child, an artifact and a message, and those who move it to another store, made to be killed.
 
-It is served as `sweep_agent.py` serves its own. The variant of an order is an act and a place: `move`, `send`, `work here`, `work there`.
+It is served by `serving.py`. The variant of an order is an act and a place: `move`, `send`, `work here`, `work there`.
 Exit status: 0 done; 75 it waits; 76 this place refuses it; 77 there is no such run; anything else is a defect.
 """
 
@@ -81,7 +81,4 @@ def unseal() -> None:
         vars(module)["refuse_away"] = lambda head: None
 
 
-if __name__ == "__main__":
-    sweep_agent.run_once = run_once
-    sweep_agent.BREAKS["seal"] = unseal
-    sweep_agent.serve()
+BREAKS = {"seal": unseal}

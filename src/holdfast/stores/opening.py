@@ -19,6 +19,7 @@ from holdfast.store import Store
 
 SQLITE = "sqlite:///"
 FILES = "file:///"
+POSTGRES, OBJECTS = ("postgresql://", "postgres://"), ("s3://", "gs://", "az://")
 
 Given = Literal["nothing", "url", "file", "folder"]
 
@@ -42,8 +43,8 @@ class Kind(NamedTuple):
 KINDS: tuple[Kind, ...] = (
     Kind((SQLITE,), "sqlite:///PATH, a path that ends in .db", "sqlite:SqliteStore", "file"),
     Kind((FILES,), "file:///FOLDER, a path that ends in /", "files:FilesStore", "folder"),
-    Kind(("postgresql://", "postgres://"), "postgresql://USER:PASSWORD@HOST/DATABASE", "postgres:PostgresStore", "url", *PSYCOPG),
-    Kind(("s3://", "gs://", "az://"), "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX", "objects:ObjectStore", "url", *OBSTORE),
+    Kind(POSTGRES, "postgresql://USER:PASSWORD@HOST/DATABASE", "postgres:PostgresStore", "url", *PSYCOPG),
+    Kind(OBJECTS, "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX", "objects:ObjectStore", "url", *OBSTORE),
     Kind(("memory:",), "memory:", "memory:MemoryStore", "nothing"),
 )  # fmt: skip
 
