@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from holdfast._clock import SystemClock
-from holdfast._lease import LETTERS_S, Keeper
+from holdfast._lease import LETTERS_S
 from holdfast._runner import POLL_S, poll_s
 from holdfast.store import Append, Distant, Query, Shedding, Stale, Store
 from holdfast.stores import _object_runs

@@ -222,9 +222,10 @@ def packed(store: Store, clock: Clock) -> Store:
     """The store as the engine uses it; it can do what the one below can, no less and no more."""
     if isinstance(store, PackedStore):
         return store
-    names = {*dir(store), *(name for each in (Store, *ABILITIES) for name in vars(each))}
-    able = (name for name in names if not name.startswith("_") and callable(getattr(store, name, None)))
-    return cast("Store", _kind(frozenset(able).difference(vars(PackedStore)))(store, clock))
+    names = {*dir(store), *(name for each in (Store, *ABILITIES) for name in vars(each))} - {"url", "inline"}
+    able = (name for name in names if not name.startswith("_") and hasattr(store, name))
+    told = frozenset((name, callable(getattr(store, name))) for name in able if name not in vars(PackedStore))
+    return cast("Store", _kind(told)(store, clock))
 
 
 def below(store: Store) -> Store:
@@ -233,10 +234,10 @@ def below(store: Store) -> Store:
 
 
 @lru_cache
-def _kind(names: frozenset[str]) -> Callable[[Store, Clock], PackedStore]:
-    """A packed store that has these methods besides, as those who look for an ability ask the class."""
-    methods = {name: getattr(PackedStore, f"_{name}") if name in OWN_WAY else _passed_on(name) for name in names}
-    return type("PackedStore", (PackedStore,), methods)
+def _kind(told: frozenset[tuple[str, bool]]) -> Callable[[Store, Clock], PackedStore]:
+    """A packed store that has these methods and attributes besides, as those who look for an ability ask the class."""
+    members = {name: _passed_on(name) if is_method else _looked_up(name) for name, is_method in told}
+    return type("PackedStore", (PackedStore,), members | {name: getattr(PackedStore, f"_{name}") for name in OWN_WAY if name in members})
 
 
 def _passed_on(name: str) -> Callable[..., Any]:
@@ -249,6 +250,10 @@ def _passed_on(name: str) -> Callable[..., Any]:
 def _number(seq: object) -> int:
     """A seq, or 0 where damage made something else of it."""
     return seq if isinstance(seq, int) else 0
+
+
+def _looked_up(name: str) -> property:
+    return property(lambda self: getattr(self.inner, name))
 
 
 def _packed(one: Append, packer: Packer) -> Append:
