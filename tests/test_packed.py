@@ -16,7 +16,7 @@ from holdfast import _packed
 from holdfast._clock import SystemClock
 from holdfast._packed import packed
 from holdfast._packing import BLOB_FROM, is_packed
-from holdfast.errors import StoreDamaged, StoreFailed
+from holdfast.errors import StoreBusy, StoreDamaged, StoreFailed
 from holdfast.store import Append, Head, Live, Prunable, Repair, Repairable, Row, Shedding, Shelf, Stale, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
@@ -176,6 +176,19 @@ def test_a_blob_that_is_always_swept_is_told_as_missing_and_so_is_an_artifact() 
     assert len(stale.missing) == 1
     (stale,) = over(MemoryStore()).append([Append("r", 0, 0, [large], head("r", 1), (), ["artifact"])])
     assert stale == Stale(None, ["artifact"])
+
+
+def test_who_does_not_wait_for_a_lock_does_not_wait_for_a_blob_either() -> None:
+    store, large = MemoryStore(), row(1, value=words(2 * BLOB_FROM))
+    created = Append("r", 0, 0, [large], head("r", 1))
+    with pytest.raises(StoreBusy):
+        over(store).append([created], wait=False)
+    assert (store.load("r"), store._blobs) == (None, {})
+    assert over(store).append([created]) == [None]
+    above = over(store)
+    assert rows_of(above) == [large]
+    written(above, grown(2))
+    assert above.append([Append("r", 1, 2, [grown(3)], head("r", 3))], wait=False) == [None]
 
 
 # --- following ------------------------------------------------------------------------------------------------------

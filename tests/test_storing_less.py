@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -240,6 +241,28 @@ def _peak(action: Callable[[], Any]) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+def test_an_async_run_with_large_values_keeps_them_off_its_event_loop() -> None:
+    keepers = list[str]()
+
+    class Telling(MemoryStore):
+        def keep_blob(self, *args: Any, **kwargs: Any) -> str:
+            keepers.append(threading.current_thread().name)
+            return super().keep_blob(*args, **kwargs)
+
+    assert play(Telling(), _large_async) == reply(1) * 100
+    assert keepers == ["holdfast-commit"] * 2, "the result of the step, and that of the run"
+
+
+@hf.step
+async def fetch() -> str:
+    return reply(1) * 100
+
+
+@hf.agent
+async def _large_async() -> str:
+    return await fetch()
 
 
 def test_large_results_are_blobs_of_their_run_and_go_with_it(store: Store) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 
 from ._clock import Clock
 from ._failpoints import reach
-from ._packing import Key, Known, Packer, Rows, Unpacker, escaped, is_packed, is_worth_it, needed_from, verified_blob
+from ._packing import Key, Known, Packer, Rows, TakesLong, Unpacker, escaped, is_packed, is_worth_it, needed_from, verified_blob
 from .errors import StoreBusy, StoreDamaged
 from .store import Append, Head, Live, Prunable, Repair, Repairable, Row, Shedding, Shelf, Stale, Store
 
@@ -93,10 +93,11 @@ class PackedStore:
         return self.inner.append(batch, wait=wait)
 
     def _append(self, batch: Sequence[Append], *, wait: bool, tries: int = TRIES) -> list[Stale | None]:
-        packers = [self._packer(one) for one in batch]
-        packed = [_packed(one, packer) for one, packer in zip(batch, packers, strict=True)]
+        packers = [self._packer(one, brief=not wait) for one in batch]
         try:
-            answers = self.inner.append(packed, wait=wait)
+            answers = self.inner.append([_packed(one, packer) for one, packer in zip(batch, packers, strict=True)], wait=wait)
+        except TakesLong:  # who does not wait for a lock, on an event loop, does not wait for a blob either
+            raise StoreBusy(self.url, "a large value has to be kept first; nothing was written. Try again, and wait") from None
         except StoreBusy:
             raise
         except BaseException:
@@ -112,13 +113,13 @@ class PackedStore:
                 (answers[index],) = self._append([one], wait=wait, tries=tries - 1)
         return answers
 
-    def _packer(self, one: Append) -> Packer:
+    def _packer(self, one: Append, *, brief: bool) -> Packer:
         trail = self._trails.runs.get(one.run_id)
         fits = trail is not None and (trail.epoch, trail.seq) == (one.epoch, one.seq)
-        return self._anew(trail.known if trail is not None and fits else {})
+        return self._anew(trail.known if trail is not None and fits else {}, brief=brief)
 
-    def _anew(self, known: Mapping[Key, Known]) -> Packer:
-        return Packer(known, None if self._shelf is None else partial(self._keep, self._shelf))
+    def _anew(self, known: Mapping[Key, Known], *, brief: bool = False) -> Packer:
+        return Packer(known, None if self._shelf is None else partial(self._keep, self._shelf), brief=brief)
 
     def _keep(self, shelf: Shelf, data: bytes) -> str:
         reach("pack.before_blob")

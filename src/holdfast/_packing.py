@@ -86,12 +86,19 @@ def escaped_bytes(plain: bytes) -> bytes:
     return MARK + plain if plain[:1] == MARK else plain
 
 
-class Packer:
-    """Packs the rows of one run, in order. `known` are values that stand before them; `blobs` are those that were kept on the way."""
+class TakesLong(Exception):
+    """A value would have to be compressed, and perhaps kept as a blob, and there is no time for that."""
 
-    def __init__(self, known: Mapping[Key, Known], keep: Keep | None) -> None:
+
+class Packer:
+    """Packs the rows of one run, in order. `known` are values that stand before them; `blobs` are those that were kept on the way.
+
+    A packer that is `brief` raises `TakesLong` where a value cannot be packed in no time.
+    """
+
+    def __init__(self, known: Mapping[Key, Known], keep: Keep | None, *, brief: bool = False) -> None:
         self.known, self.blobs = dict(known), list[str]()
-        self._keep = keep
+        self._keep, self._brief = keep, brief
 
     def pack(self, row: Row) -> Row:
         """The row as it is written."""
@@ -116,6 +123,8 @@ class Packer:
     def _whole(self, plain: bytes) -> bytes:
         if len(plain) <= BLOB_FROM:
             return escaped_bytes(plain)
+        if self._brief:
+            raise TakesLong
         pressed = zlib.compress(plain, LEVEL)
         if self._keep is None:
             text = _form({"zlib": base64.b64encode(pressed).decode(), "size": len(plain)})

@@ -16,7 +16,7 @@ from holdfast._packing import Key, Known, Packer
 from holdfast.errors import StoreError
 from holdfast.store import Append, Head, Shelf
 
-CALLS = 5
+CALLS = 4
 LATER_US = 1 << 60
 
 
