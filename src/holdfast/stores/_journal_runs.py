@@ -163,12 +163,14 @@ class Runs:
 
     def living(self, key: str) -> list[str]:
         """The commits of the generation in which the run lives, in order; none where there is no such run."""
-        folders = [f"{RUNS}{key}/{name}" for name in self.place.names(f"{RUNS}{key}/") if name.startswith(SEALED)]
-        for number, generation in reversed(list(enumerate(folders))):
-            names = self._commits(generation)
-            if names:
-                self._vacate_older(key, folders[:number])
-                return [generation + name for name in names]
+        before, folders = None, list[str]()
+        while folders != before:  # where it has changed, the run may have moved on between the look into one and into the next
+            before, folders = folders, [f"{RUNS}{key}/{name}" for name in self.place.names(f"{RUNS}{key}/") if name.startswith(SEALED)]
+            for number, generation in reversed(list(enumerate(folders))):
+                names = self._commits(generation)
+                if names:
+                    self._vacate_older(key, folders[:number])
+                    return [generation + name for name in names]
         return []
 
     def _vacate_older(self, key: str, folders: Sequence[str]) -> None:

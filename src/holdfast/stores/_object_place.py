@@ -127,6 +127,9 @@ class ObjectPlace:
     def remove(self, name: str) -> None:
         self._tried(lambda: self._deleted(name), "Whether it was removed is not known")
 
+    def drop(self, folder: str) -> None:
+        """Nothing: a folder without names is none."""
+
     def confirm(self, name: str) -> None:
         """Nothing: what a server shows it keeps."""
 
