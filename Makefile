@@ -39,6 +39,7 @@ check: $(READY)  ## style, types, layers and tidiness
 bench: $(READY)  ## what a step costs, as a multiple of one disk flush
 	@$(BIN)/python -m benchmarks
 	@$(BIN)/python -m benchmarks.postgres
+	@$(BIN)/python -m benchmarks.files
 
 .PHONY: clean
 clean:  ## remove .venv, builds and caches; runs that were kept stay

@@ -35,3 +35,11 @@ def test_the_figures_of_postgresql_have_a_table_of_their_own() -> None:
     table = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for bar in ("2.50x", "0.50x", "10.00 ms"):
         assert bar in table
+
+
+def test_the_figures_of_files_have_a_table_of_their_own(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks.files", "--tiny", "--folder", str(tmp_path)]
+    table = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert list(tmp_path.iterdir()) == []
+    assert "2.00x" in table
+    assert "listing 50 of 5" in table

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from holdfast.stores.files import FilesStore
 from holdfast.testing.pruning import removal
 from holdfast.testing.sample import create, head, onward, repair, row
 
+ENV = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent.parent / "src"), str(Path(__file__).parent)])}
 PUTS = [f"file.{what}:{number}" for what in ("written", "linked") for number in (2, 3, 4, 6, 7, 8, 9)]
 """The creates of a run behind that of the store itself: the owner, its birth, each of its commits."""
 
@@ -57,6 +60,26 @@ def test_a_run_that_is_killed_at_any_point_is_finished_and_charges_once(tmp_path
         assert app.show("r").status == "done"
         assert [verdict.good for verdict in app.check()] == [True]
         assert app.store.check() == []
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("place", ["step", "between"])
+def test_a_stopped_owner_cannot_commit_anything_when_it_wakes(tmp_path: Path, place: str) -> None:
+    words = [sys.executable, "-m", "agents_for_tests.owner", f"file://{tmp_path}/runs", f"{tmp_path}/ledger", "0.5", f"hold={place}"]
+    with subprocess.Popen(words, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        other.stdin.write("r\n")
+        other.stdin.flush()
+        assert [other.stdout.readline() for _ in range(2)] == ["ready\n", "holding\n"]
+        other.send_signal(signal.SIGSTOP)
+        with hf.Holdfast(f"file://{tmp_path}/runs", lease=0.5) as app:
+            assert app.run(working(tmp_path / "ledger"), "r", run_id="r")[1:] == [os.getpid()] * 2
+            rows = app.store.load("r")
+            other.send_signal(signal.SIGCONT)
+            assert other.communicate("go on\n")[0] == "LeaseLost\n"
+            assert app.store.load("r") == rows
+    assert (tmp_path / "ledger").read_text().split() == ["r"]
 
 
 # --- turns ---------------------------------------------------------------------------------------------------------

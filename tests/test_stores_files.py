@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli import main
 from holdfast.errors import Damaged, StoreDamaged, StoreError, StoreFailed, StoreForeign, StoreNewer
 from holdfast.store import Append, Query, Shedding, Stale, Store
 from holdfast.stores import _files_opening, files
@@ -168,6 +169,35 @@ def test_another_process_sees_at_once_what_was_written(folder: Path) -> None:
     there.close()
 
 
+def test_who_reads_while_a_run_turns_and_goes_on_sees_one_moment_and_no_damage(folder: Path) -> None:
+    writer, reader = FilesStore(folder), FilesStore(folder)
+    writer.append([create("run")])
+
+    def turning() -> None:
+        for _ in range(15):
+            now = writer.head("run")
+            assert now is not None
+            kept = onward("run", now.seq, epoch=now.epoch)
+            assert writer.shed(Shedding(now, [], kept))
+            assert writer.append([onward("run", now.seq + 1, epoch=now.epoch)]) == [None]
+            shut = repair("run", rows=now.seq + 2, good=1)._replace(found=writer.head("run"))
+            raised = head("run", 2, epoch=now.epoch + 1)
+            assert writer.set_aside(shut._replace(rows=[row(2, epoch=now.epoch + 1)], head=raised))
+
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(turning)
+        while True:
+            last = writing.done()
+            found = reader.load("run")
+            assert found is not None
+            assert [one.seq for one in found[1]] == list(range(1, found[0].seq + 1))
+            if last:
+                break
+    writing.result()
+    writer.close()
+    reader.close()
+
+
 def test_more_runs_than_are_remembered_are_listed(store: FilesStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_KNOWN > 1000
     monkeypatch.setattr("holdfast.stores._journal_runs.MOST_KNOWN", 3)
@@ -192,6 +222,14 @@ def test_a_letter_that_was_taken_stays_taken_where_a_crash_left_its_file(folder:
     assert again.append([onward("run", 3)]) == [None]
     assert b'"taken"' not in (again._place.read(again._runs._known["run"].last) or b"")
     again.close()
+
+
+def test_runs_whose_letters_were_taken_are_not_looked_at_for_letters(store: FilesStore, folder: Path) -> None:
+    store.append([create("run")])
+    store.append([onward("run", 1, takes=[store.post("run", "k", b"", 1)])])
+    assert list((folder / LETTERS).iterdir()) == []
+    letter = store.post("run", "k", b"", 1)
+    assert [found.letter_id for found in store.letters(["run"])] == [letter]
 
 
 def test_letters_that_are_damaged_are_of_no_kind_that_anybody_acts_on(store: FilesStore, folder: Path) -> None:
@@ -250,6 +288,31 @@ def test_a_run_that_lost_its_commits_is_not_begun_anew(store: FilesStore, folder
     else:
         with pytest.raises((Damaged, StoreDamaged)):
             fresh.append([create("run")])
+    fresh.close()
+
+
+def test_a_view_from_before_a_repair_is_not_missed(store: FilesStore, folder: Path) -> None:
+    store.append([create("run")])
+    store.append([onward("run", 1)])
+    store.append([onward("run", 2)])
+    views = sorted(folder.glob("runs/run/journal/*"))
+    kept = views[-1].read_bytes()
+    assert store.set_aside(repair("run", rows=3, good=1))
+    views[-1].write_bytes(kept)  # somebody who was reading the run meanwhile put it there
+    assert store.load("run") == (head("run", 2, epoch=2, owner=None), [row(1), row(2, epoch=2)])
+    assert store.found("run") == store.load("run")
+
+
+def test_what_the_tools_of_a_person_leave_in_a_folder_is_not_ours(store: FilesStore, folder: Path) -> None:
+    store.append([create("run")])
+    for path in sealed_files(folder):
+        path.with_name(f"{path.name}~").write_bytes(b"an editor's")
+        path.with_name(".DS_Store").write_bytes(b"a viewer's")
+    (folder / "runs" / "notes.txt").write_text("mine")
+    fresh = FilesStore(folder)
+    assert fresh.append([onward("run", 1)]) == [None]
+    assert fresh.load("run") == (head("run", 2), [row(1), row(2)])
+    assert listed(fresh, Query()) == ["run"]
     fresh.close()
 
 
@@ -337,3 +400,21 @@ def test_the_names_of_a_run_are_what_is_documented(store: FilesStore, folder: Pa
         "holdfast.json", "runs/run/run.json", f"runs/run/{generation}/{seq_name(1)}", "runs/run/journal/000001-step-done.json",
         "runs/run/state.json", f"{PRUNED}^gone.json",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "file://", "file://host/folder", "file:folder"])
+def test_what_names_no_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreError, match="file:///FOLDER"):
+        open_store(text)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_line_makes_no_store_where_there_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    for text in (f"file://{tmp_path}/none", f"{tmp_path}/none/", f"{tmp_path}/empty"):
+        assert main(["runs", "--store", text]) != 0
+        assert "there is no store here" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
+    FilesStore(tmp_path / "empty").close()
+    assert main(["runs", "--store", f"{tmp_path}/empty"]) == 0

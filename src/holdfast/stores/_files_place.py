@@ -50,12 +50,12 @@ class FilesPlace:
                 reach("file.written")
                 os.link(half, self._prefix + name)
                 reach("file.linked")
+                linked = True
             except (FileExistsError, FileNotFoundError):
-                return False
+                linked = False
             finally:
                 os.unlink(half)  # noqa: PTH108 (a path object for each would cost more than the call)
-            self._flush(name.rpartition("/")[0])
-            return True
+            return linked and self._flushed(name.rpartition("/")[0])
 
     def read(self, name: str) -> bytes | None:
         try:
@@ -107,6 +107,10 @@ class FilesPlace:
         with os_errors(self.url), contextlib.suppress(FileNotFoundError):
             self._flush(folder.rstrip("/"))
 
+    def drop(self, folder: str) -> None:
+        with contextlib.suppress(OSError):
+            os.rmdir(self._prefix + folder)  # noqa: PTH106
+
     def vacate(self, folder: str) -> None:
         folder = folder.rstrip("/")
         away = f"{self._half_written}/{secrets.token_hex(8)}"
@@ -120,7 +124,8 @@ class FilesPlace:
 
     def room(self) -> int:
         with os_errors(self.url):
-            return sum(entry.lstat().st_size for entry in self.root.rglob("*") if entry.is_file())
+            found = (entry.lstat() for entry in self.root.rglob("*") if entry.is_file())
+            return sum({(each.st_dev, each.st_ino): each.st_size for each in found}.values())
 
     def path(self, name: str) -> str:
         """Where a name is, for people."""
@@ -156,6 +161,14 @@ class FilesPlace:
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._prefix + folder, 0o700)  # noqa: PTH102
         self._flush(above)
+
+    def _flushed(self, folder: str) -> bool:
+        """Flush a folder; False where it is there no more: what was just linked into it went away with it."""
+        try:
+            self._flush(folder)
+        except FileNotFoundError:
+            return False
+        return True
 
     def _flush(self, folder: str) -> None:
         fd = os.open(self._prefix + folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

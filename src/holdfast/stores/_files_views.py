@@ -70,10 +70,20 @@ class FileViews:
             found = self._place.read(f"{RUNS}{key}/journal/{name}") if name in there else None
             if found == content or run_id in self._overlooked:
                 continue
-            if found is not None and not _lost(found, content) and not _alike(found, content):
+            if self._moved(key, pieces):
+                return
+            if found is not None and _changed(found, content):
                 raise Damaged(run_id, seq, CHANGED.format(path=self._path(key, name), run_id=run_id))
             self._write(key, name, content)
         self._refuse_orphans(run_id, pieces, there)
+
+    def _moved(self, key: str, pieces: Sequence[Piece]) -> bool:
+        """Whether the run began, ended or went into another generation after these were read: then the views are of what came later."""
+        if not pieces:
+            return bool(Runs(self._place).living(key)) or not self._place.names(f"{RUNS}{key}/journal/")
+        last = pieces[-1].commit.head.seq if pieces[-1].commit else pieces[-1].first()
+        following = _commit(self._place.read(pieces[-1].generation() + seq_name(last + 1)))
+        return following[1].turn if following else not self._place.has(pieces[-1].name)
 
     def mended(self, run_id: str, pieces: Sequence[Piece]) -> list[Piece]:
         key, found = safe(run_id), {piece.first(): piece for piece in pieces}
@@ -82,7 +92,8 @@ class FileViews:
             at = int(number[1]) if number else 0
             if at and (at not in found or found[at].commit is None):
                 commit = _commit(self._place.read(f"{RUNS}{key}/journal/{name}"))
-                if commit is not None and commit[1].head.run_id == run_id and not _within(commit[1], pieces):
+                behind = at > pieces[-1].first() and self._told(run_id, name, pieces) is None
+                if commit is not None and commit[1].head.run_id == run_id and not behind and not _within(commit[1], pieces):
                     found[at] = Piece(pieces[-1].generation() + seq_name(at), *commit)
         return [found[at] for at in sorted(found)]
 
@@ -91,7 +102,7 @@ class FileViews:
         key, found = safe(run_id), list[HandEdit]()
         for _, name, content in _expected(pieces):
             now = self._place.read(f"{RUNS}{key}/journal/{name}")
-            if now is not None and now != content and not _lost(now, content) and not _alike(now, content):
+            if now is not None and _changed(now, content):
                 found.append(_read(self._path(key, name), now, content))
         return found
 
@@ -111,7 +122,7 @@ class FileViews:
             now = self._place.read(f"{RUNS}{key}/journal/{name}")
             if now == content:
                 continue
-            if now is not None and not _lost(now, content):
+            if now is not None and _changed(now, content):
                 self._place.make(f"{RUNS}{key}/aside/")
                 self._place.create(f"{RUNS}{key}/aside/edited-{new_token()}-{name}", now)
             self._place.replace(f"{RUNS}{key}/journal/{name}", content)
@@ -125,10 +136,17 @@ class FileViews:
                 continue
             if pieces and self._place.has(pieces[-1].generation() + seq_name(int(number[1]))):
                 continue
-            path = self._path(safe(run_id), name)
-            with contextlib.suppress(Unreadable):
-                if without_seal(self._place.read(f"{RUNS}{safe(run_id)}/journal/{name}") or b"").get("run") == run_id:
-                    raise Damaged(run_id, last + 1, f"its sealed commit is missing, of which {path} still tells")
+            if self._told(run_id, name, pieces) and not self._moved(safe(run_id), pieces):
+                path = self._path(safe(run_id), name)
+                raise Damaged(run_id, last + 1, f"its sealed commit is missing, of which {path} still tells")
+
+    def _told(self, run_id: str, name: str, pieces: Sequence[Piece]) -> Commit | None:
+        """What a view behind the last commit tells of; one from before a repair, which raised the epoch, tells of nothing."""
+        found = _commit(self._place.read(f"{RUNS}{safe(run_id)}/journal/{name}"))
+        if found is None or found[1].head.run_id != run_id:
+            return None
+        epoch = max((piece.commit.head.epoch for piece in pieces if piece.commit), default=0)
+        return found[1] if found[1].head.epoch >= epoch else None
 
     def _write(self, key: str, name: str, content: bytes) -> None:
         """A view, whole or not; it is not worth failing for."""
@@ -186,7 +204,8 @@ def fold(rows: Sequence[Row]) -> dict[str, bytes]:
         if row.kind == "run.continued":
             saved = []
         elif row.kind in TURNING:
-            after = _json(row.body).get("after", row.seq) if row.body.startswith(b"{") else row.seq
+            told = _json(row.body)
+            after = told.get("after", row.seq) if isinstance(told, dict) else row.seq
             saved = [each for each in saved if each[0] <= after]
         if row.kind in STATES:
             saved.append((row.seq, row.step_id, row.value or b"null"))
@@ -202,7 +221,7 @@ def _expected(pieces: Sequence[Piece]) -> Iterator[tuple[int, str, bytes]]:
 
 def _label(row: Row) -> str:
     """The name of the step, and what became of it unless it is done; else what the record is."""
-    named = _json(row.body) if row.body.startswith(b"{") else None
+    named = _json(row.body)
     name = named.get("name") if isinstance(named, dict) else None
     if not isinstance(name, str) or not name:
         return label(row.kind.replace(".", "-"))
@@ -223,17 +242,25 @@ def _within(commit: Commit, pieces: Sequence[Piece]) -> bool:
     return any(row.seq in seqs for piece in pieces if piece.commit for row in piece.commit.rows)
 
 
-def _lost(found: bytes, content: bytes) -> bool:
-    """Whether a power loss can have left this: the beginning of it, and nothing or zeros where the rest was."""
-    return content.startswith(found.rstrip(b"\0"))
+def _changed(found: bytes, content: bytes) -> bool:
+    """Whether somebody changed a view: it is none of ours, nor what a power loss left of it, nor the same in another layout.
 
-
-def _alike(found: bytes, content: bytes) -> bool:
-    """Whether it says the same in another layout."""
-    try:
-        return bool(json.loads(found) == json.loads(content))
-    except ValueError:
+    One of ours that should not be there was put there by who was reading the run, or turning it, while another turned it.
+    """
+    if found == content or content.startswith(found.rstrip(b"\0")):
         return False
+    try:
+        return bool(json.loads(found) != json.loads(content)) and not _is_ours(found)
+    except ValueError:
+        return True
+
+
+def _is_ours(found: bytes) -> bool:
+    try:
+        without_seal(found)
+    except Unreadable:
+        return False
+    return True
 
 
 def _read(path: str, now: bytes, content: bytes) -> HandEdit:

@@ -65,6 +65,7 @@ class LetterFiles:
             for number in letter_ids:
                 self.place.remove(f"{folder}{number:020d}.json")
             self.place.settle(folder)
+            self.place.drop(folder)
         except StoreError:  # the commit that took them is safe, and says that they are taken
             return False
         return True

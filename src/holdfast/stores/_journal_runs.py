@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import secrets
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from holdfast.stores._sealed import Commit, Unreadable, opened, sealed, with_sea
 
 RUNS = "runs/"
 SEALED = "sealed-"
+NAME = re.compile(r"[0-9]{12,}\.json")
 MOST_KNOWN = 20_000
 """Runs of which it is remembered where they stand, so that a look whether they still do is enough."""
 MOST_TRIES = 50
@@ -88,9 +89,8 @@ def seq_name(seq: int) -> str:
 
 
 def first_seq(name: str) -> int:
-    """The way back; what is no commit of ours counts as behind all of them."""
-    number = name.rpartition("/")[2].partition(".")[0]
-    return int(number) if number.isdecimal() else sys.maxsize
+    """The way back."""
+    return int(name.rpartition("/")[2].partition(".")[0])
 
 
 def new_token() -> str:
@@ -148,6 +148,8 @@ class Runs:
 
     def remember(self, key: str, standing: Standing) -> None:
         """The run stands there, as far as is known."""
+        if self._known.get(key) is standing:
+            return
         with self._lock:
             self._known.pop(key, None)
             self._known[key] = standing
@@ -163,7 +165,7 @@ class Runs:
         """The commits of the generation in which the run lives, in order; none where there is no such run."""
         folders = [f"{RUNS}{key}/{name}" for name in self.place.names(f"{RUNS}{key}/") if name.startswith(SEALED)]
         for number, generation in reversed(list(enumerate(folders))):
-            names = self.place.names(generation)
+            names = self._commits(generation)
             if names:
                 self._vacate_older(key, folders[:number])
                 return [generation + name for name in names]
@@ -172,10 +174,14 @@ class Runs:
     def _vacate_older(self, key: str, folders: Sequence[str]) -> None:
         """Finish turns whose writers died between the beginning of the new generation and the end of the old."""
         for generation in folders:
-            names = self.place.names(generation)
+            names = self._commits(generation)
             last = self.place.read(generation + names[-1]) if names else None
             if last is not None:
                 self._finished(key, _piece(generation + names[-1], last))
+
+    def _commits(self, generation: str) -> list[str]:
+        """The names of ours in a folder: a person's tools may have left others."""
+        return [name for name in self.place.names(generation) if NAME.fullmatch(name)]
 
     def _finished(self, key: str, piece: Piece) -> bool:
         """Whether the commit is a turn out of its generation; then that is finished."""

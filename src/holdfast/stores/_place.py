@@ -79,6 +79,9 @@ class Place(Protocol):
     def settle(self, folder: str) -> None:
         """From here on what was removed in `folder` stays away."""
 
+    def drop(self, folder: str) -> None:
+        """Let go of a folder in which there is nothing, if there is nothing in it; `make` makes it again."""
+
     def vacate(self, folder: str) -> None:
         """Everything in `folder` goes, in the order of its names; from the beginning of this on no create in it succeeds, by anybody."""
 
