@@ -11,6 +11,8 @@ from holdfast.stores.opening import place_of
 
 STORE_VARIABLE = "HOLDFAST_STORE"
 MEMORY = "memory:"
+ABOUT = "holdfast.json"
+"""What makes a folder a store."""
 MARKS = ("pyproject.toml", ".git")
 NO_PROJECT = f"no folder from here upwards holds a {' or '.join(MARKS)}, and a script that is in no project keeps its store beside itself"
 
@@ -42,9 +44,9 @@ def refuse_missing(url: str, because: str) -> None:
 
 
 def _is_missing(path: Path) -> bool:
-    """Whether nothing is there, or a folder with nothing in it; where one may not look, opening says so."""
+    """Whether nothing is there, or a folder that is no store; where one may not look, opening says so."""
     try:
-        return not path.exists() or (path.is_dir() and path.suffix != ".db" and next(path.iterdir(), None) is None)
+        return not path.exists() or (path.is_dir() and path.suffix != ".db" and not (path / ABOUT).exists())
     except OSError:
         return False
 
