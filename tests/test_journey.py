@@ -5,6 +5,7 @@ The middle of the way is whatever store there is: each has a name here, and how 
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import secrets
@@ -18,6 +19,7 @@ import pytest
 
 import holdfast as hf
 from agents_for_tests.traveller import RUN_ID
+from holdfast.cli import main
 
 HERE = Path(__file__).parent
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), str(HERE)])}
@@ -34,6 +36,20 @@ MIDDLES: dict[str, tuple[Callable[[Path], str], Callable[[str], None]]] = {
     "sqlite": (lambda folder: str(folder / "middle.db"), edited_by_a_verb),
 }
 """Where the run goes in between: its URL, and how somebody edits the run there."""
+
+
+def edited_by_hand(place: str) -> None:
+    """The same, with an editor: the file of the step is changed, and what stands there is adopted."""
+    with hf.Holdfast(place) as app:
+        app.resolve(RUN_ID, 2, landed="paid first", by="ann", reason="seen in the ledger")
+    (file,) = [each for each in Path(place.removeprefix("file://")).rglob("journal/*.json") if '"cents": 5' in each.read_text()]
+    file.chmod(0o600)
+    file.write_text(file.read_text().replace('"cents": 5', '"cents": 7'))
+    assert main(["edit", RUN_ID, "--adopt", "--effects", "reuse", "--by", "ann", "--store", place]) == 0
+
+
+if importlib.util.find_spec("holdfast._adopting") is not None:
+    MIDDLES["files"] = (lambda folder: f"file://{folder / 'middle'}", edited_by_hand)
 
 
 def process(act: str, place: str, ledger: Path) -> subprocess.CompletedProcess[str]:

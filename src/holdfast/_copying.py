@@ -20,13 +20,13 @@ from ._ids import checked_run_id
 from ._inspect import loaded
 from ._journal import Journal
 from ._lineage import ANY_EPOCH
-from ._parcels import Blobs, Watch, carried, is_same, needed
+from ._parcels import Blobs, Watch, carried, is_same, needed, put_in_place
 from ._replay import UNDO, History
 from ._runner import escaped, refuse_pruned
 from ._timetravel import BEGINNING, MOST_FORKS, Forked, Word, branched, point
 from ._timetravel import word as going_back
 from .errors import Refusal
-from .store import Append, Repair, Repairable, Shelf, Store
+from .store import Append, Repair, Shelf, Store
 
 FINAL = ("done", "cancelled")
 
@@ -166,9 +166,7 @@ def _with_gap(engine: Engine, packed: Packed) -> bool:
     store, head = engine.store, packed.head
     if packed.blobs is not None and packed.blobs.blob_refs(head.run_id):
         raise Refusal(f"records of run {head.run_id!r} were pruned, and it has artifacts: it cannot be copied as it is. Move it instead")
-    if not isinstance(store, Repairable):
-        raise Refusal(f"the store {store.url} cannot take run {head.run_id!r}, from which records were pruned; nothing was copied")
-    return store.set_aside(Repair(head.run_id, None, (), packed.rows, head, engine.clock.now_us(), "copy", f"from {packed.place}"))
+    return put_in_place(store, Repair(head.run_id, None, (), packed.rows, head, engine.clock.now_us(), "copy", f"from {packed.place}"))
 
 
 def _as_fork(engine: Engine, packed: Packed, ordered: Ordered, at: str, watch: Watch) -> Forked:

@@ -33,10 +33,10 @@ from ._journal import Journal
 from ._letters import matters
 from ._lineage import Unread, told
 from ._operate import MAX_TRIES
-from ._parcels import Watch, carried, is_same, needed
+from ._parcels import Watch, carried, is_same, needed, put_in_place
 from ._runner import silent
 from .errors import Refusal, RunMoved, RunPruned, StoreError
-from .store import Append, Head, Letter, Live, Prunable, Repair, Repairable, Row, Shelf, Store
+from .store import Append, Head, Letter, Live, Prunable, Repair, Row, Shelf, Store
 
 MOST_RUNS = 10_000
 """Runs of one family at the most."""
@@ -401,19 +401,12 @@ def _import(order: Order, token: str, head: Head, rows: Sequence[Row]) -> bool:
         (stale,) = target.append([Append(run_id, 0, 0, [*rows, *sealed.rows], sealed.head, (), refs)])
         went_in = stale is None
     else:
-        went_in = _put_in_place(target, Repair(
+        went_in = put_in_place(target, Repair(
             run_id=run_id, found=found[0] if found else None, good=rows[:shared], rows=[*rows[shared:], *sealed.rows], head=sealed.head,
             at_us=engine.clock.now_us(), by=order.by, why=f"the run came back from {engine.store.url}",
         ))  # fmt: skip
     reach("import.after")
     return went_in
-
-
-def _put_in_place(target: Store, repair: Repair) -> bool:
-    """A copy that follows on what is there, or whose records have a gap that a prune left."""
-    if not isinstance(target, Repairable):
-        raise Refusal(f"the store {target.url} cannot take run {repair.run_id!r}, whose records do not stand behind one another")
-    return target.set_aside(repair)
 
 
 def _head_at(head: Head, rows: Sequence[Row]) -> Head:

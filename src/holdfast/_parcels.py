@@ -9,7 +9,7 @@ from typing import BinaryIO, Protocol, runtime_checkable
 from ._artifact import CHUNK
 from ._failpoints import reach
 from .errors import Refusal
-from .store import Shelf, Store
+from .store import Append, Repair, Repairable, Shelf, Store
 
 MEMORY = "memory:"
 
@@ -55,6 +55,19 @@ def carried(source: Store | Blobs, target: Store, run_id: str, *, at_us: int) ->
             assert kept == digest, "what was read was checked"
             reach("carry.after")
         yield digest
+
+
+def put_in_place(target: Store, repair: Repair) -> bool:
+    """A run that follows on what is there, or whose records have a gap that a prune left; False where somebody else was faster.
+
+    Some stores repair only what is there, and create a run that lacks records like any other.
+    """
+    if isinstance(target, Repairable) and target.set_aside(repair):
+        return True
+    if repair.found is not None:
+        return False
+    (stale,) = target.append([Append(repair.run_id, 0, 0, repair.rows, repair.head)])
+    return stale is None
 
 
 def checked_chunks(source: Blobs, digest: str, run_id: str) -> Iterator[bytes]:

@@ -106,7 +106,7 @@ class Repair(NamedTuple):
     """What a damaged run becomes: `good` are the rows that stay, `rows` what follows them, and `head` stands behind those.
 
     `found` is the head as it was read, or None where there was none; `by` and `why` are kept with what is moved aside. Of `rows` those may
-    be missing that a prune dropped where they come from: with that, a run that was moved here from elsewhere is put in place.
+    be missing that a prune dropped where they come from: so a run that was moved here is put in place, by this, or else by an append.
     """
 
     run_id: str
