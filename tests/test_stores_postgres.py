@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import queue
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -13,11 +14,11 @@ import pytest
 
 from holdfast.errors import StoreError
 from holdfast.store import Query, Store
-from holdfast.stores import _postgres_append
+from holdfast.stores import _postgres_append, _postgres_transaction, postgres
 from holdfast.stores._postgres_heads import statement
 from holdfast.stores._postgres_line import Connection
 from holdfast.stores.postgres import PostgresStore
-from holdfast.testing import StoreConformance
+from holdfast.testing import StoreConformance, ringing, transactional
 from holdfast.testing.sample import create, onward, row
 
 
@@ -129,3 +130,21 @@ def test_what_is_too_large_is_refused_before_it_is_sent(postgres_store: Postgres
     with pytest.raises(StoreError, match="Keep large data as artifacts"):
         postgres_store.append([large])
     assert postgres_store.append([create("run")]) == [None]
+
+
+def test_the_suite_notices_a_store_that_tells_nobody(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres, "POST", "INSERT INTO letters VALUES (%b, %b, %b, %b, %b)")
+    monkeypatch.setattr(ringing, "PATIENCE_S", 2)
+    suite = TestPostgres()
+    suite.server_url = postgres_url
+    with pytest.raises(queue.Empty):
+        suite.test_who_listens_is_told_of_letters_and_of_runs_that_rest(tmp_path)
+
+
+def test_the_suite_notices_a_transaction_without_its_append(postgres_store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_postgres_transaction, "written", lambda *_: [None])
+    suite = transactional.TransactionalConformance()
+    with pytest.raises(AssertionError):
+        suite.test_an_append_goes_in_with_its_transaction(postgres_store)
+    with pytest.raises(AssertionError):
+        suite.test_a_transaction_with_a_stale_append_is_refused(postgres_store, epoch=2, seq=2)

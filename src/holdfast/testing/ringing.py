@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -39,16 +40,13 @@ class RingingConformance:
         raise NotImplementedError
 
     def test_who_listens_is_told_of_letters_and_of_runs_that_rest(self, tmp_path: Path) -> None:
-        store = self.open(tmp_path)
-        heard = heard_by(store)
-        other = self.open(tmp_path) if self.lasting else store
-        other.append([create("run")])
-        other.post("sure", "word", b"{}", 1)
-        until_told(heard, "sure")
-        other.post("letter", "word", b"{}", 1)
-        until_told(heard, "letter")
-        rests = onward("run", 1)
-        other.append([rests._replace(head=rests.head._replace(owner=None))])
-        until_told(heard, "run")
-        other.close()
-        store.close()
+        with closing(self.open(tmp_path)) as store, closing(self.open(tmp_path) if self.lasting else store) as other:
+            heard = heard_by(store)
+            other.append([create("run")])
+            other.post("sure", "word", b"{}", 1)
+            until_told(heard, "sure")
+            other.post("letter", "word", b"{}", 1)
+            until_told(heard, "letter")
+            rests = onward("run", 1)
+            other.append([rests._replace(head=rests.head._replace(owner=None))])
+            until_told(heard, "run")
