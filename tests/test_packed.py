@@ -229,6 +229,31 @@ def test_what_was_read_before_a_repair_is_not_taken_for_what_stands_now() -> Non
     assert list(reader.rows_after("r", 5)[1]) == other[3:]
 
 
+def test_who_follows_a_run_that_was_shed_meanwhile_reads_what_stands_there_now() -> None:
+    store = MemoryStore()
+    reader = over(store)
+    written(over(store), *map(grown, range(1, 6)), owner=None)
+    assert list(reader.rows_after("r", 4)[1]) == [grown(5)]
+    found = store.head("r")
+    assert found is not None
+    assert over(store).shed(Shedding(found, [grown(5)._replace(args=None)], Append("r", 1, 5, [row(6)], head("r", 6))))
+    second = over(store)
+    rows_of(second)
+    written(second, grown(7))
+    assert b'"like":4' in (rows_of(store)[-1].args or b"")
+    assert list(reader.rows_after("r", 5)[1]) == [row(6), grown(7)]
+
+
+def test_what_is_known_of_a_run_that_was_removed_is_not_used_for_another_one_of_its_id() -> None:
+    store = MemoryStore()
+    above = over(store)
+    written(above, *map(grown, range(1, 4)))
+    del store._rows["r"], store._heads["r"]
+    for seq in range(1, 5):
+        written(above, grown(seq, size=2000))
+    assert rows_of(over(store)) == [grown(seq, size=2000) for seq in range(1, 5)]
+
+
 # --- damage ---------------------------------------------------------------------------------------------------------
 
 

@@ -56,7 +56,7 @@ class Trails:
             self._drop(run_id)
 
     def remember(self, head: Head, known: Mapping[Key, Known]) -> None:
-        """Whoever reads must not set back who writes."""
+        """What is known at this place; whoever reads an earlier one must not set back who writes, and who writes forgets first."""
         trail = Trail(head.epoch, head.seq, head.digest, known)
         with self._lock:
             found = self.runs.get(head.run_id)
@@ -105,10 +105,9 @@ class PackedStore:
                 self._trails.forget(one.run_id)
             raise
         for index, (one, packer, stale) in enumerate(zip(batch, packers, list(answers), strict=True)):
+            self._trails.forget(one.run_id)
             if stale is None and one.head.owner is not None and packer.known:
                 self._trails.remember(one.head, packer.known)
-            else:
-                self._trails.forget(one.run_id)
             if stale is not None and set(stale.missing) & set(packer.blobs) and tries:
                 (answers[index],) = self._append([one], wait=wait, tries=tries - 1)
         return answers
@@ -146,7 +145,6 @@ class PackedStore:
         except OSError as error:
             raise ValueError(f"the blob {digest[:12]} cannot be read ({error.strerror})") from error
 
-
     def _rows_after(self, run_id: str, seq: int) -> Loaded | None:
         found: Loaded | None = self._able.rows_after(run_id, seq)
         if found is None or not any(map(is_packed, found[1])):
@@ -163,7 +161,10 @@ class PackedStore:
             return None
         head, rows = found
         unpacker = Unpacker(rows, self._fetch, trail.known)
-        plain = [row for row in map(unpacker.plain, rows[1:]) if row.seq > seq]
+        try:
+            plain = [row for row in map(unpacker.certain, rows[1:]) if row.seq > seq]
+        except (ValueError, TypeError):  # they were packed anew, and are like other records than those of the trail
+            return None
         self._trails.remember(head, unpacker.known)
         return head, plain
 
