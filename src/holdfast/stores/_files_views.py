@@ -26,6 +26,7 @@ from holdfast.stores._sealed import Commit, Unreadable, opened, pretty, row_of, 
 TOGETHER = 20
 """A commit of more rows than this (an imported run) is shown as a file for each."""
 VIEW = re.compile(r"(\d{6,})-[a-z0-9_.-]+\.json")
+NAMED = re.compile(rb'\{"name":"([^"\\]+)"')
 STATES = ("state.saved", "state.edited")
 TURNING = ("step.edited", "state.edited", "run.accepted", "run.forked", "run.continued")
 """Records behind which the states are others than those that were saved last."""
@@ -220,11 +221,11 @@ def _expected(pieces: Sequence[Piece]) -> Iterator[tuple[int, str, bytes]]:
 
 
 def _label(row: Row) -> str:
-    """The name of the step, and what became of it unless it is done; else what the record is."""
-    named = _json(row.body)
-    name = named.get("name") if isinstance(named, dict) else None
-    if not isinstance(name, str) or not name:
+    """The name of the step, with which its body begins, and what became of it unless it is done; else what the record is."""
+    found = NAMED.match(row.body)
+    if found is None:
         return label(row.kind.replace(".", "-"))
+    name = found[1].decode("utf-8", "replace")
     return label(name) if row.kind == "step.done" else label(f"{name[:40]}-{row.kind.rpartition('.')[2]}")
 
 

@@ -28,6 +28,13 @@ LATEST_US = 253_402_300_799_000_000
 _compact = encoder(ensure_ascii=False)
 
 
+def _refused(constant: str) -> float:
+    raise ValueError(constant)
+
+
+_decode = json.JSONDecoder(parse_constant=_refused).decode
+
+
 class Commit(NamedTuple):
     """What one file holds. `taken` are letters that appends took and that may still be there.
 
@@ -127,7 +134,7 @@ def put_bytes(shown: dict[str, Any], name: str, data: bytes) -> None:
     text = ""
     try:
         text = data.decode()
-        value = json.loads(text, parse_constant=_refused)
+        value = _decode(text)
         if _compact(value) == text:
             shown[name] = value
             return
@@ -164,7 +171,3 @@ def _whole(number: object) -> int:
     if type(number) is not int:
         raise TypeError(f"{number!r:.40} is no whole number")
     return number
-
-
-def _refused(constant: str) -> float:
-    raise ValueError(constant)
