@@ -248,8 +248,6 @@ def test_what_is_meant_must_be_said(tmp_path: Path) -> None:
             app.copy("r", to="memory:")
         with pytest.raises(Refusal, match="under its own id"):
             app.copy("r", to=tmp_path / "r.holdfast", new_id="x")
-        with pytest.raises(Refusal, match="is in memory: already"):
-            app.copy("r", to=source)
         with pytest.raises(hf.UnknownRun):
             app.copy("x", to=tmp_path / "r.holdfast")
 
@@ -271,3 +269,10 @@ def test_an_id_that_was_pruned_in_the_target_stays_taken() -> None:
         app.prune(hf.Retention(max_age=0), dry_run=False)
     with pytest.raises(hf.RunPruned):
         copied(source, target)
+
+
+def test_a_store_is_not_copied_into_itself(tmp_path: Path) -> None:
+    with hf.Holdfast(tmp_path / "a.db") as app:
+        app.run(fine, run_id="r")
+        with pytest.raises(Refusal, match=r"is in .*a\.db already; nothing was copied"):
+            app.copy("r", to=tmp_path / "a.db")

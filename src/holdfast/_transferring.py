@@ -52,7 +52,7 @@ class Transferring:
         if to is None:
             return _moving.take_back(self.engine, run_id, by=who, reason=reason)
         with self.beside(to) as target:
-            order = _moving.ordered(self.engine, target.store, run_id, by=who, reason=reason)
+            order = _moving.ordered(self.engine, target.engine.store, run_id, by=who, reason=reason)
             return _moving.planned(order) if dry_run else _moving.move(order, self.watch)
 
     def copy(
