@@ -1,4 +1,4 @@
-"""What tests of several files share: one PostgreSQL server for all of them, and one process that serves the agents of the sweeps."""
+"""What tests of several files share: one PostgreSQL server, one object server, and one process for the agents of sweeps."""
 
 from __future__ import annotations
 
@@ -57,3 +57,22 @@ def server() -> Iterator[Server]:
 
     with closing(Server()) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def object_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Where an S3-compatible server listens; what it lets in stands in the environment from here on.
+
+    With `HOLDFAST_TEST_S3=http://...` it is another one, which has the bucket and knows the credentials of `object_server.ENV`.
+    """
+    from object_server import ENV, shared
+
+    folder = tmp_path_factory.getbasetemp()
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENV.items():
+            patch.setenv(name, value)
+        if other := os.environ.get("HOLDFAST_TEST_S3"):
+            yield other
+            return
+        with shared(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) as endpoint:
+            yield endpoint

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import StoreFailed, StoreFull, StoreReadOnly
-
 from holdfast.stores._files_place import HALF_WRITTEN, FilesPlace
 
 
@@ -32,7 +31,7 @@ def test_a_name_is_created_once(place: FilesPlace) -> None:
 def test_of_many_who_create_a_name_one_does(place: FilesPlace) -> None:
     with ThreadPoolExecutor(8) as pool:
         for name in map(str, range(20)):
-            found = list(pool.map(lambda n, name=name: place.create(f"a/b/{name}", b"%d" % n), range(8)))  # type: ignore[misc]
+            found = list(pool.map(lambda n, name=name: place.create(f"a/b/{name}", b"%d" % n), range(8)))
             assert sum(found) == 1
             assert place.read(f"a/b/{name}") == b"%d" % found.index(True)
 

@@ -125,7 +125,7 @@ def test_of_workers_that_claim_the_same_run_one_gets_it(folder: Path, again: int
     stores[again].append([create("run")])
     with ThreadPoolExecutor(4) as pool:
         for epoch in range(1, 20):
-            told = list(pool.map(lambda n, epoch=epoch: stores[n].append([claim(epoch, epoch, str(n))])[0], range(4)))  # type: ignore[misc]
+            told = list(pool.map(lambda n, epoch=epoch: stores[n].append([claim(epoch, epoch, str(n))])[0], range(4)))
             assert told.count(None) == 1
             winner = head("run", epoch + 1, epoch=epoch + 1, owner=str(told.index(None)))
             assert {stale.head for stale in told if stale is not None} == {winner}
@@ -138,7 +138,7 @@ def test_of_two_who_create_a_run_one_does(folder: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         for name in map(str, range(20)):
             made = [Append(name, 0, 0, [row(1)], head(name, 1, owner=str(n))) for n in range(4)]
-            told = list(pool.map(lambda n, made=made: stores[n].append([made[n]])[0], range(4)))  # type: ignore[misc]
+            told = list(pool.map(lambda n, made=made: stores[n].append([made[n]])[0], range(4)))
             assert told.count(None) == 1
             assert {stale.head for stale in told if stale is not None} == {made[told.index(None)].head}
     for store in stores:

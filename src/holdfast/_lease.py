@@ -23,7 +23,7 @@ from ._run import MESSAGE, Run
 from ._steps import started
 from .budget import read_limits
 from .errors import Cancelled, HoldfastError, Unwinding
-from .store import Letter, Store
+from .store import Distant, Letter, Store
 
 LEASE_S = 15.0
 TICK_S = 0.1
@@ -70,6 +70,7 @@ class Keeper:
         self.orphans: set[str] = set()
         self._taken: dict[str, object] = {}
         self._store, self._clock, self._lease_s = store, clock, lease_s
+        self._letters_s = store.letters_every_s if isinstance(store, Distant) else LETTERS_S
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._lock = threading.Lock()
@@ -109,7 +110,7 @@ class Keeper:
                     self._store.renew(self.owner)
                 self._show_long_steps()
                 self._write_held()
-                if (self.runs or self.orphans) and now_s - letters_s >= LETTERS_S:
+                if (self.runs or self.orphans) and now_s - letters_s >= self._letters_s:
                     letters_s = now_s
                     self.take_letters()
                     self.release_orphans()

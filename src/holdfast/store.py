@@ -325,6 +325,14 @@ class HandEdited(Protocol):
         """Show again what was recorded, and keep what somebody wrote aside."""
 
 
+@runtime_checkable
+class Distant(Protocol):
+    """A store to which every question takes a while and costs something, and which says how often it wants to be asked."""
+
+    letters_every_s: float
+    """How often a process looks for letters to the runs that it executes."""
+
+
 class Swept(NamedTuple):
     """What a sweep removed, or would remove: blobs that no run refers to, and what crashes had left half-written."""
 

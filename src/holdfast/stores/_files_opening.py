@@ -25,7 +25,8 @@ def prepared(path: Path, url: str) -> FilesPlace:
             raise StoreForeign(url, "this folder holds other things and is no store; it was left as it is. Name a folder of its own")
         place = FilesPlace(path, url)
     _refuse_unlinkable(path / HALF_WRITTEN, url)
-    place.create(ABOUT, with_seal({"store": "holdfast", "format": FORMAT, "id": secrets.token_hex(16)}))
+    if not place.has(ABOUT):
+        place.create(ABOUT, with_seal({"store": "holdfast", "format": FORMAT, "id": secrets.token_hex(16)}))
     _refuse_unknown(place)
     return place
 

@@ -122,6 +122,9 @@ class FilesPlace:
         with os_errors(self.url):
             return sum(entry.lstat().st_size for entry in self.root.rglob("*") if entry.is_file())
 
+    def purge(self, folder: str) -> None:
+        """Nothing: a folder that is not there refuses by that."""
+
     def path(self, name: str) -> str:
         """Where a name is, for people."""
         return self._prefix + name

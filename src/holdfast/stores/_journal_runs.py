@@ -175,7 +175,7 @@ class Runs:
             names = self.place.names(generation)
             last = self.place.read(generation + names[-1]) if names else None
             if last is not None:
-                self._finished(key, _piece(generation + names[-1], last))
+                self._finished(key, piece_of(generation + names[-1], last))
 
     def _finished(self, key: str, piece: Piece) -> bool:
         """Whether the commit is a turn out of its generation; then that is finished."""
@@ -209,7 +209,7 @@ class Runs:
             data = self.place.read(name)
             if data is None:
                 return None
-            piece = _piece(name, data)
+            piece = piece_of(name, data)
             if self._finished(key, piece):
                 return None
             if piece.commit is not None:
@@ -238,7 +238,7 @@ class Runs:
         for _ in range(MOST_TRIES):
             names = self.living(key)
             names = names[max((number for number, name in enumerate(names) if first_seq(name) <= seq + 1), default=0) :] if seq else names
-            found = [_piece(name, data) for name, data in zip(names, self.place.fetch(names), strict=True) if data is not None]
+            found = [piece_of(name, data) for name, data in zip(names, self.place.fetch(names), strict=True) if data is not None]
             if len(found) == len(names) and not (found and self._finished(key, found[-1])):
                 return list(self._filled(found))
         raise self._unsteady(key)
@@ -252,7 +252,7 @@ class Runs:
                 data = self.place.read(name)
                 if data is None:
                     break
-                between = _piece(name, data)
+                between = piece_of(name, data)
                 yield between
                 expected = between.commit.head.seq + 1 if between.commit else 0
             yield piece
@@ -351,6 +351,9 @@ class Runs:
         if missing:
             return Stale(None, missing)
         generation = self._birth(key, one.head)
+        if self.place.has(f"pruned/{key}.json"):  # it lived and was removed since the look above, which may be long ago
+            self.place.vacate(f"{RUNS}{key}/")
+            return Stale(None)
         commit = Commit(one.rows, one.head, new_token(), tuple(one.takes), one.refs)
         if self.put(key, generation, 1, commit):
             return None
@@ -363,9 +366,6 @@ class Runs:
     def _birth(self, key: str, head: Head) -> str:
         """The first generation of a run: that which was named first, by whoever it was."""
         for _ in range(MOST_TRIES):
-            born = self.born(key)
-            if born:
-                return f"{RUNS}{key}/{born['generation']}/"
             mine = f"{SEALED}0001-{new_token()}"
             self.place.make(f"{RUNS}{key}/{mine}/")
             about = {
@@ -375,6 +375,11 @@ class Runs:
             if self.place.create(f"{RUNS}{key}/run.json", with_seal(about)):
                 return f"{RUNS}{key}/{mine}/"
             self.place.vacate(f"{RUNS}{key}/{mine}/")
+            born = self.born(key)
+            if born:
+                return f"{RUNS}{key}/{born['generation']}/"
+            if self.place.has(f"pruned/{key}.json"):
+                return f"{RUNS}{key}/{mine}/"
         raise self._unsteady(key)
 
     def born(self, key: str) -> dict[str, object]:
@@ -420,7 +425,8 @@ class Runs:
         reach("turn.after")
 
 
-def _piece(name: str, data: bytes) -> Piece:
+def piece_of(name: str, data: bytes) -> Piece:
+    """A commit as it was found."""
     try:
         return Piece(name, data, opened(data))
     except Unreadable as error:

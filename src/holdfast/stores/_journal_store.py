@@ -27,12 +27,14 @@ FORKED = "the store was opened before os.fork and belongs to the parent process;
 class JournalStore:
     """Runs in a place. `locks` prove the death of owners where the place is on this machine."""
 
+    runs_of: type[Runs] = Runs
+
     def __init__(
         self, place: Place, *, inline: bool, views: Views | None = None, holds: Holds | None = None, locks: OwnerLocks | None = None
     ) -> None:
         self.url, self.inline = place.url, inline
         self._place, self._locks = place, locks
-        self._runs = Runs(place, views, holds)
+        self._runs = self.runs_of(place, views, holds)
         self._letters = LetterFiles(place, self._runs)
         self._runs.letters = self._letters
         self._pool: ThreadPoolExecutor | None = None
@@ -106,7 +108,7 @@ class JournalStore:
             self._locks.hold(owner)
         try:
             self._place.make(OWNERS)
-            self._place.create(_owner_name(owner), _beating(owner, 1))
+            self._place.create(owner_name(owner), beating(owner, 1))
         except StoreError:
             if self._locks is not None:
                 self._locks.release(owner)
@@ -116,11 +118,11 @@ class JournalStore:
         self._refuse_if_gone()
         beat = self._beat(owner)
         if beat is not None:
-            self._place.replace(_owner_name(owner), _beating(owner, beat + 1))
+            self._place.replace(owner_name(owner), beating(owner, beat + 1))
 
     def retire(self, owner: str) -> None:
         self._refuse_if_gone()
-        self._place.remove(_owner_name(owner))
+        self._place.remove(owner_name(owner))
         if self._locks is not None:
             self._locks.release(owner)
 
@@ -131,7 +133,7 @@ class JournalStore:
 
     def _beat(self, owner: str) -> int | None:
         """What the owner's file says; one that says nothing readable counts as silent, not as gone."""
-        data = self._place.read(_owner_name(owner))
+        data = self._place.read(owner_name(owner))
         if data is None:
             return None
         try:
@@ -213,9 +215,11 @@ class JournalStore:
             raise StoreError(self.url, CLOSED if self._closed else FORKED)
 
 
-def _owner_name(owner: str) -> str:
+def owner_name(owner: str) -> str:
+    """Where an owner and its beat are."""
     return f"{OWNERS}{safe(owner)}.json"
 
 
-def _beating(owner: str, beat: int) -> bytes:
+def beating(owner: str, beat: int) -> bytes:
+    """What stands there."""
     return with_seal({"owner": owner, "beat": beat})

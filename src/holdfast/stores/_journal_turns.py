@@ -93,6 +93,7 @@ def forget(runs: Runs, before_us: int) -> int:
     graves = [(name, _grave(runs.place.read(name))) for name in names]
     old = [name for name, grave in graves if grave is not None and grave.pruned_us < before_us]
     for name in old:
+        runs.place.purge(f"{RUNS}{name.removeprefix(PRUNED).removesuffix('.json')}/")
         runs.place.remove(name)
     runs.place.settle(PRUNED)
     return len(old)

@@ -82,6 +82,9 @@ class Place(Protocol):
     def vacate(self, folder: str) -> None:
         """Everything in `folder` goes, in the order of its names; from the beginning of this on no create in it succeeds, by anybody."""
 
+    def purge(self, folder: str) -> None:
+        """What `vacate` had to leave so that no create succeeds goes too: whoever could still try it has long been forgotten."""
+
     def room(self) -> int:
         """How many bytes all of it takes."""
 

@@ -26,7 +26,7 @@ class FilesStore(JournalStore):
         self._views, self._shelf = FileViews(place), FileShelf(place)
         self._live = LiveFiles(self.path / ".live", self._rests)
         local = file_system(self.path) not in NETWORK  # a lock that another machine does not see would prove a death that is none
-        locks = OwnerLocks(self.path / "owners") if local else None
+        locks = OwnerLocks(self.path / ".locks") if local else None
         super().__init__(place, inline=True, views=self._views, holds=self._shelf, locks=locks)
         self._live.sweep()
 

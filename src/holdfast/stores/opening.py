@@ -12,8 +12,10 @@ from holdfast.stores.sqlite import SqliteStore
 SQLITE = "sqlite:///"
 FILES = "file://"
 POSTGRES = ("postgresql://", "postgres://")
+OBJECTS = ("s3://", "gs://", "az://")
 KNOWN = (
-    "sqlite:///PATH, a path that ends in .db, file:///FOLDER, a path that ends in /, postgresql://USER:PASSWORD@HOST/DATABASE, or memory:"
+    "sqlite:///PATH, a path that ends in .db, file:///FOLDER, a path that ends in /, postgresql://USER:PASSWORD@HOST/DATABASE, "
+    "s3://BUCKET/PREFIX, gs://BUCKET/PREFIX, az://CONTAINER/PREFIX, or memory:"
 )
 
 
@@ -33,6 +35,8 @@ def open_store(url: str | Path) -> Store:
         return _files(text.removeprefix(FILES))
     if text.startswith(POSTGRES):
         return _postgres(text)
+    if text.startswith(OBJECTS):
+        return _objects(text)
     raise StoreError(_shown(text), f"this names no store that is known; nothing was opened. Write {KNOWN}")
 
 
@@ -43,6 +47,15 @@ def _postgres(url: str) -> Store:
     except ImportError as error:
         raise StoreError(_shown(url), f'this store needs psycopg ({error}). Install it: pip install "holdfast[postgres]"') from error
     return PostgresStore(url)
+
+
+def _objects(url: str) -> Store:
+    """Loaded only here: whoever has no such store need not have obstore."""
+    try:
+        from holdfast.stores.objects import ObjectStore
+    except ImportError as error:
+        raise StoreError(_shown(url), f'this store needs obstore ({error}). Install it: pip install "holdfast[objects]"') from error
+    return ObjectStore(url)
 
 
 def _files(path: str) -> Store:

@@ -1,0 +1,165 @@
+"""A value changed by hand in a file becomes an official edit, with an author; anything else stays what it is, damage."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast as hf
+from holdfast import _failpoints
+from holdfast._adopting import adopt
+from holdfast._timetravel import word
+from holdfast.cli import main
+from holdfast.errors import Damaged, Refusal
+from holdfast.stores.files import FilesStore
+from holdfast.stores.memory import MemoryStore
+
+
+class Shop:
+    """What the agent does outside, and whether it fails at the end."""
+
+    def __init__(self) -> None:
+        self.charged: list[int] = []
+        self.fails = True
+
+
+@hf.step
+def search(query: str) -> dict[str, int]:
+    return {"cents": 700}
+
+
+@hf.step
+def weigh(cents: int) -> int:
+    return cents // 100
+
+
+@hf.effect(in_doubt="ask")
+def charge(cents: int) -> str:
+    hf.resource(Shop).charged.append(cents)
+    return f"r-{cents}"
+
+
+@hf.agent
+def buy(order: str) -> str:
+    known = hf.state({"tries": 0})
+    cents = search(order)["cents"]
+    known["tries"] += 1
+    weight = weigh(cents)
+    if hf.resource(Shop).fails:
+        raise RuntimeError("the shop is closed")
+    return f"{charge(cents)} {weight} {known['tries']}"
+
+
+@pytest.fixture
+def shop() -> Shop:
+    return Shop()
+
+
+@pytest.fixture
+def app(tmp_path: Path, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Iterator[hf.Holdfast]:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    with hf.Holdfast(FilesStore(tmp_path / "runs"), resources=[shop]) as app:
+        with pytest.raises(RuntimeError, match="closed"):
+            app.run(buy, "o", run_id="r")
+        shop.fails = False
+        yield app
+
+
+def change(tmp_path: Path, view: str, old: str, new: str) -> None:
+    path = tmp_path / "runs/runs/r/journal" / view
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def adopted(app: hf.Holdfast, **more: str) -> str:
+    return adopt(app.engine, "r", said=word(more.get("by", "ann"), more.get("reason", "too dear"), "ask"))
+
+
+def test_a_changed_result_becomes_an_edit_with_an_author_and_the_run_goes_on(app: hf.Holdfast, tmp_path: Path, shop: Shop) -> None:
+    change(tmp_path, "000002-search.json", '"cents": 700', '"cents": 650')
+    with pytest.raises(Damaged, match=r"000002-search\.json"):
+        app.run(buy, "o", run_id="r")
+    assert adopted(app).startswith("adopted: step 1.")
+    edited = [line for line in app.history("r") if "edited" in line.state]
+    assert [(line.step_id, "ann" in line.note, "650" in line.note) for line in edited] == [("1", True, True)]
+    assert app.run(buy, "o", run_id="r") == "r-650 6 1"
+    assert shop.charged == [650]
+    assert [verdict.good for verdict in app.check()] == [True]
+
+
+def test_a_changed_state_becomes_an_edit(app: hf.Holdfast, tmp_path: Path) -> None:
+    change(tmp_path, "000003-weigh.json", '"tries": 1', '"tries": 9')
+    assert adopted(app).startswith("adopted: state /state.1 at step 2.")
+    assert app.run(buy, "o", run_id="r") == "r-700 7 9"
+
+
+def test_several_changes_are_all_recorded_and_the_run_goes_on_from_the_first(app: hf.Holdfast, tmp_path: Path) -> None:
+    change(tmp_path, "000002-search.json", '"cents": 700', '"cents": 500')
+    change(tmp_path, "000003-weigh.json", '"value": 7', '"value": 70')
+    assert adopted(app).startswith("adopted: step 1, step 2.")
+    assert app.run(buy, "o", run_id="r") == "r-500 5 1"
+
+
+@pytest.mark.parametrize(
+    ("view", "old", "new", "why"),
+    [
+        ("000002-search.json", '"cents": 700', '"cents": ', "not JSON"),
+        ("000002-search.json", '"cents": 700', '"cents": "much"', "is a text, and was a number"),
+        ("000002-search.json", '"query": "o"', '"query": "p"', "more than the value"),
+        ("000002-search.json", '"seq": 2', '"seq": 3', "more than the value"),
+        ("000002-search.json", '"value": {', '"worth": {', "more than the value"),
+        ("000002-search.json", '"rows": [', '"rows": [7,', "other fields"),
+        ("000001-run-started.json", '"agent": "buy"', '"agent": "sell"', "more than the value"),
+    ],
+)
+def test_anything_else_is_refused_and_changes_nothing(
+    app: hf.Holdfast, tmp_path: Path, *, view: str, old: str, new: str, why: str
+) -> None:
+    recorded = app.store.load("r")
+    change(tmp_path, view, old, new)
+    changed = (tmp_path / "runs/runs/r/journal" / view).read_text()
+    with pytest.raises(Refusal, match=why):
+        adopted(app)
+    assert (tmp_path / "runs/runs/r/journal" / view).read_text() == changed
+    assert app.repair("r", dry_run=False, by="ann").done
+    assert app.store.load("r") == recorded
+
+
+def test_without_a_change_there_is_nothing_to_adopt(app: hf.Holdfast) -> None:
+    with pytest.raises(Refusal, match="no file of run 'r' was changed"):
+        adopted(app)
+    with hf.Holdfast(MemoryStore()) as other, pytest.raises(Refusal, match="no files"):
+        adopt(other.engine, "r", said=word("ann", "", "ask"))
+
+
+@pytest.mark.parametrize("point", ["edit.before", "edit.after", "adopt.before_back", "adopt.after_back"])
+def test_who_dies_while_adopting_can_adopt_again(app: hf.Holdfast, tmp_path: Path, point: str) -> None:
+    change(tmp_path, "000002-search.json", '"cents": 700', '"cents": 650')
+    child = os.fork()
+    if child == 0:
+        _failpoints.arm(point)
+        with hf.Holdfast(FilesStore(tmp_path / "runs")) as other:
+            adopted(other)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    if point != "adopt.after_back":
+        adopted(app)
+    assert app.run(buy, "o", run_id="r") == "r-650 6 1"
+    assert sum("edited" in line.state for line in app.history("r")) == 1
+
+
+def test_the_command_line_adopts(app: hf.Holdfast, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str) -> str:
+        main(["edit", "r", "--adopt", *words, "--store", f"{tmp_path}/runs/"])
+        told = capsys.readouterr()
+        return f"{told.out} {told.err}"
+
+    change(tmp_path, "000002-search.json", '"cents": 700', '"cents": 650')
+    assert "neither a step nor a value" in said("--value", "1")
+    assert "adopted: step 1." in said("--by", "ann", "--reason", "too dear")
+    assert app.run(buy, "o", run_id="r") == "r-650 6 1"

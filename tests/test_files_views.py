@@ -1,0 +1,137 @@
+"""What people see of a run in files: readable, put back after a crash, and never mistaken when somebody changed it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast as hf
+from holdfast.errors import Damaged
+from holdfast.store import Append
+from holdfast.stores._files_views import TOGETHER, fold
+from holdfast.stores.files import FilesStore
+from holdfast.testing.sample import create, head, onward, row
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FilesStore]:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    store = FilesStore(tmp_path / "runs")
+    yield store
+    store.close()
+
+
+def views(store: FilesStore) -> list[Path]:
+    return sorted(store.path.glob("runs/*/journal/*.json"))
+
+
+@hf.step
+def search(query: str) -> list[dict[str, object]]:
+    return [{"text": f"süß {query}", "cents": 700}]
+
+
+@hf.effect(in_doubt="ask")
+def charge(cents: int) -> str:
+    return f"r-{cents}"
+
+
+@hf.agent
+def buy(order: str) -> str:
+    known = hf.state({"offers": 0})
+    known["offers"] = len(search(order))
+    return charge(700)
+
+
+def test_a_run_can_be_read_with_a_pager(store: FilesStore) -> None:
+    with hf.Holdfast(store) as app:
+        app.run(buy, "o-47", run_id="order-47")
+    assert [path.name for path in views(store)] == [
+        "000001-run-started.json", "000002-search.json", "000003-charge-started.json", "000005-charge.json", "000006-run-done.json",
+    ]  # fmt: skip
+    text = views(store)[1].read_text()
+    assert '"text": "süß o-47",\n' in text
+    found = json.loads(text)["rows"][0]
+    assert (found["kind"], found["args"], found["value"][0]["cents"]) == ("step.done", {"query": "o-47"}, 700)
+    known = json.loads((store.path / "runs/order-47/state.json").read_text())
+    assert (known["status"], known["state"]) == ("done", {"/state.1": {"offers": 1}})
+    assert json.loads((store.path / "runs/order-47/run.json").read_text())["agent"] == "buy"
+
+
+def test_an_imported_run_gets_a_file_for_each_row(store: FilesStore) -> None:
+    store.append([create("run", rows=TOGETHER + 5)])
+    assert len(views(store)) == TOGETHER + 5
+    assert store.load("run") == (head("run", TOGETHER + 5), [row(seq) for seq in range(1, TOGETHER + 6)])
+
+
+@pytest.mark.parametrize("left", ["nothing", "gone", "half", "zeros"])
+def test_a_view_that_a_power_loss_took_is_written_again(store: FilesStore, left: str) -> None:
+    store.append([create("run")])
+    (view,) = views(store)
+    whole = view.read_bytes()
+    half = whole[: len(whole) // 2]
+    content = {"nothing": b"", "half": half, "zeros": half + bytes(len(whole) - len(half))}
+    view.unlink() if left == "gone" else view.write_bytes(content[left])
+    assert store.load("run") == (head("run", 1), [row(1)])
+    assert view.read_bytes() == whole
+
+
+def test_another_layout_of_the_same_is_no_change(store: FilesStore) -> None:
+    store.append([Append("run", 0, 0, [row(1, value=b'{"a":[1,2]}')], head("run", 1))])
+    (view,) = views(store)
+    view.write_text(json.dumps(json.loads(view.read_text())))
+    assert store.edited("run") == []
+    assert store.load("run") is not None
+    (view.parent / "notes.txt").write_text("mine")
+    (view.parent / f"{view.name}~").write_text("an editor's")
+    assert store.load("run") is not None
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [('"a": 1', '"a": 2'), ('"epoch": 1', '"epoch": 2'), ("step.done", "step.undone"), ("{", "["), ("digest", "tigest")]
+)
+def test_what_somebody_changed_is_found_and_named_with_its_path(store: FilesStore, old: str, new: str) -> None:
+    store.append([Append("run", 0, 0, [row(1, value=b'{"a":1}')], head("run", 1)), create("other")])
+    store.append([onward("run", 1)])
+    view = next(path for path in views(store) if path.name.startswith("000001") and path.parts[-3] == "run")
+    view.write_text(view.read_text().replace(old, new, 1))
+    with pytest.raises(Damaged) as error:
+        store.load("run")
+    assert (error.value.seq, str(view) in error.value.what, "--adopt" in error.value.what) == (1, True, True)
+    (found,) = store.edited("run")
+    assert found.path == str(view)
+    assert found.recorded == [row(1, value=b'{"a":1}')]
+    assert found.now == ([row(1, value=b'{"a":2}')] if '"a"' in old else None)
+    assert store.load("other") is not None
+
+
+def test_what_was_changed_is_put_back_and_kept_aside(store: FilesStore) -> None:
+    store.append([Append("run", 0, 0, [row(1, value=b'{"a":1}')], head("run", 1))])
+    (view,) = views(store)
+    whole = view.read_text()
+    view.write_text(whole.replace('"a": 1', '"a": 2'))
+    with store.overlooking("run"):
+        assert store.load("run") is not None
+    with pytest.raises(Damaged):
+        store.load("run")
+    store.put_back("run")
+    assert store.load("run") is not None
+    assert view.read_text() == whole
+    (kept,) = store.path.glob("runs/run/aside/edited-*")
+    assert '"a": 2' in kept.read_text()
+    assert store.aside("run") == []
+
+
+def test_states_are_folded_along_the_path_that_stands() -> None:
+    def saved(seq: int, value: bytes, kind: str = "state.saved", body: bytes = b"{}") -> object:
+        return row(seq, body=body, value=value)._replace(kind=kind, step_id="/state.1")
+
+    rows = [saved(1, b"1"), saved(2, b"2"), saved(5, b"5")]
+    assert fold(rows) == {"/state.1": b"5"}  # type: ignore[arg-type]
+    back = row(6, body=b'{"after":3}')._replace(kind="step.edited")
+    assert fold([*rows, back]) == {"/state.1": b"2"}  # type: ignore[list-item]
+    anew = row(7)._replace(kind="run.continued")
+    assert fold([*rows, back, anew]) == {}  # type: ignore[list-item]
