@@ -30,7 +30,7 @@ NEEDS_A_PERSON = 75
 KILLED = -signal.SIGKILL
 RESTARTS = 4
 """An act that is killed and started again so often, undisturbed, and not over then, never will be."""
-MOST = 60
+MOST = 100
 """Occurrences of one failpoint, or flushes, that an act has at the most."""
 
 ROOM = 1 << 30

@@ -52,7 +52,7 @@ def test_no_order_of_events_breaks_a_promise(machine: type[Machine], examples: i
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_no_order_of_events_breaks_a_promise_elsewhere(request: pytest.FixtureRequest, name: str) -> None:
-    played(machine_on(OTHERS[name].home(request)), 4 * FURTHER, derandomize=FURTHER == 1)
+    played(machine_on(OTHERS[name].home(request)), 4 * FURTHER // OTHERS[name].share, derandomize=FURTHER == 1)
 
 
 def test_the_machine_finds_out_an_engine_that_repeats_effects_silently(monkeypatch: pytest.MonkeyPatch) -> None:
