@@ -23,7 +23,7 @@ BLOBS = 8
 RUN_POINTS = ("blob.before", "blob.after", "claim.after", "step.after_body", "step.after_outcome", "effect.after_body", "run.before_done")
 SWEEP_POINTS = ("sweep.before", "sweep.after")
 
-pytestmark = pytest.mark.sweep
+pytestmark = [pytest.mark.sweep, pytest.mark.timeout(400)]
 
 stage = staged("artifact_agent")
 

@@ -23,7 +23,7 @@ POINTS = (
 )  # fmt: skip
 CHARGED = ("c", "d", "e")
 
-pytestmark = pytest.mark.sweep
+pytestmark = [pytest.mark.sweep, pytest.mark.timeout(400)]
 
 stage = staged("mile_agent")
 

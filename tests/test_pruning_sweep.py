@@ -16,7 +16,7 @@ from agents_for_tests import prune_agent, sweep_agent
 from holdfast._failpoints import PRUNES
 from sweeping import KILLED, Death, Server, Stage, death_at, misfits, said, staged, swept
 
-pytestmark = pytest.mark.sweep
+pytestmark = [pytest.mark.sweep, pytest.mark.timeout(400)]
 
 stage = staged("prune_agent")
 

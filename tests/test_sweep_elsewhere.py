@@ -26,7 +26,7 @@ from holdfast._failpoints import NAMES
 from sweeping import KILLED, MOST, OTHERS, Death, Home, Server, Stage, death_at, said
 from test_sweep import CONTROLS, EFFECTS, VARIANTS, Crew, killed_at, new_case, refuse_any, sweep
 
-pytestmark = pytest.mark.sweep
+pytestmark = [pytest.mark.sweep, pytest.mark.timeout(400)]
 
 EACH_KIND = [f"{name}:1" for name in NAMES if not name.startswith("doubt.")]
 IN_EFFECTS = [f"{name}:{number}" for name in ("effect.after_intent", "effect.after_body") for number in range(1, len(EFFECTS) + 1)]

@@ -27,7 +27,7 @@ POINTS = {
 }
 """Where each act is killed, at every occurrence."""
 
-pytestmark = pytest.mark.sweep
+pytestmark = [pytest.mark.sweep, pytest.mark.timeout(400)]
 
 stage = staged("time_agent")
 

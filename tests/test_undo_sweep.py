@@ -19,7 +19,7 @@ from sweeping import KILLED, NEEDS_A_PERSON, RUN_ID, Death, Stage, death_at, sta
 RESTARTS = 8
 DONE = [("pay", "a"), ("pay", "b"), ("pay", "c"), ("refund", "c"), ("refund", "b"), ("refund", "a")]
 
-pytestmark = pytest.mark.sweep
+pytestmark = [pytest.mark.sweep, pytest.mark.timeout(400)]
 
 stage = staged("undo_agent")
 

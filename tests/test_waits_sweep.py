@@ -33,7 +33,7 @@ STAYS = (
 )  # fmt: skip
 """Where one is killed that waits in place for what somebody says meanwhile."""
 
-pytestmark = pytest.mark.sweep
+pytestmark = [pytest.mark.sweep, pytest.mark.timeout(400)]
 
 stage = staged("wait_agent")
 
