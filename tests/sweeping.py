@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pytest
 
 from holdfast import Holdfast
+from object_server import BUCKET, ENV
 
 RUN_ID = "sweep"
 NEEDS_A_PERSON = 75
@@ -66,8 +68,13 @@ class Other(NamedTuple):
     share: int = 1
 
 
+def prefix_in(endpoint: str, folder: Path) -> str:
+    return f"s3://{BUCKET}/{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}?endpoint={endpoint}"
+
+
 OTHERS = {
     "files": Other(lambda request: lambda folder: f"file://{folder / 'runs'}", ("file.written", "file.linked")),
+    "objects": Other(lambda request: partial(prefix_in, request.getfixturevalue("object_endpoint")), share=4),
     "postgres": Other(lambda request: partial(schema_of, request.getfixturevalue("postgres_url"))),
 }
 """The stores beside SQLite, a line each."""
@@ -78,7 +85,10 @@ class Server:
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "agents_for_tests.serving"]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
+        env = {**os.environ, **ENV}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent, env=env
+        )  # fmt: skip
 
     def obey(self, order: dict[str, Any]) -> int:
         """What the child's exit status was."""
