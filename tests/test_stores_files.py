@@ -107,6 +107,30 @@ def test_the_late_write_of_a_zombie_is_refused(folder: Path, move: Callable[[Fil
     assert before == after
 
 
+def test_who_was_stopped_while_it_removed_a_run_does_not_remove_the_next_of_that_id(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped, other = FilesStore(folder), FilesStore(folder)
+    other.append([create("run", rows=3)])
+    make, waiting = stopped._place.make, ["pruned/"]
+
+    def made(name: str) -> None:
+        make(name)
+        if name in waiting:
+            waiting.remove(name)
+            assert other.head("run") is None
+            assert other.forget(99) == 1
+            assert other.append([create("run", rows=2)]) == [None]
+            other.post("run", "k", b"", 1)
+
+    monkeypatch.setattr(stopped._place, "make", made)
+    removed(stopped)
+    assert waiting == []
+    assert other.load("run") == (head("run", 2), [row(1), row(2)])
+    assert len(other.letters(["run"])) == 1
+    assert other.tombstone("run") is None
+    other.close()
+    stopped.close()
+
+
 def test_with_a_rename_instead_of_a_link_a_zombie_overwrites(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def renamed(source: str, target: str) -> None:
         shutil.copyfile(source, f"{source}-2")
@@ -194,6 +218,29 @@ def test_who_reads_while_a_run_turns_and_goes_on_sees_one_moment_and_no_damage(f
             if last:
                 break
     writing.result()
+    writer.close()
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda store: store.head("run"), lambda store: store.load("run"), lambda store: store.rows_after("run", 0)]
+)
+def test_who_looks_while_a_run_goes_into_another_generation_does_not_take_it_for_gone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[FilesStore], object]
+) -> None:
+    writer, reader = FilesStore(folder), FilesStore(folder)
+    writer.append([create("run", rows=3)])
+    names, turns = reader._place.names, [shed]
+
+    def listed_before(name: str, *, after: str = "") -> list[str]:
+        found = names(name, after=after)
+        if name == "runs/run/" and turns:
+            turns.pop()(writer)
+        return found
+
+    monkeypatch.setattr(reader._place, "names", listed_before)
+    assert ask(reader) == ask(writer)
+    assert ask(reader) is not None
     writer.close()
     reader.close()
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 from holdfast._clock import to_datetime
 from holdfast._failpoints import reach
 from holdfast.errors import Damaged, StoreBusy, StoreDamaged
-from holdfast.store import FORMAT, Append, Head, Row, Stale
+from holdfast.store import FORMAT, Append, Head, Row, Stale, Tombstone
 from holdfast.stores._place import Place
 from holdfast.stores._safe_names import safe, unsafe
 from holdfast.stores._sealed import Commit, Unreadable, opened, sealed, with_seal, without_seal
@@ -411,15 +411,21 @@ class Runs:
         self.place.make(f"{RUNS}{key}/{onward}/")
         return onward
 
+    def _bury(self, key: str, turn: str, grave: Tombstone) -> None:
+        """Leave the tombstone and take the rest away; who was stopped in here looks whether another has done it, and perhaps begun anew."""
+        self.place.make("pruned/")
+        if self.place.has(turn):
+            self.place.create(f"pruned/{key}.json", with_seal({"pruned": grave._asdict()}))
+        for folder in (f"letters/{key}/", f"{RUNS}{key}/"):
+            if self.place.has(turn):
+                self.place.vacate(folder)
+
     def finish(self, key: str, generation: str, commit: Commit, data: bytes) -> None:
         """What follows from a turn; whoever finds it does this, and doing it twice is harmless."""
         self.forget(key)
         reach("turn.before")
         if commit.grave is not None:
-            self.place.make("pruned/")
-            self.place.create(f"pruned/{key}.json", with_seal({"pruned": commit.grave._asdict()}))
-            self.place.vacate(f"letters/{key}/")
-            self.place.vacate(f"{RUNS}{key}/")
+            self._bury(key, generation + seq_name(commit.head.seq + 1), commit.grave)
             return
         if commit.aside:
             self.place.make(f"{RUNS}{key}/aside/")
