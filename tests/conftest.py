@@ -1,8 +1,4 @@
-<<<<<<< HEAD
 """What tests of several files share: one PostgreSQL server, one object server, and one process that serves the agents of the sweeps."""
-=======
-"""What tests of several files share: one PostgreSQL server, one object server, and one process for the agents of sweeps."""
->>>>>>> crash-objects
 
 from __future__ import annotations
 
@@ -55,18 +51,6 @@ def postgres_store(postgres_url: str) -> Iterator[PostgresStore]:
 
 
 @pytest.fixture(scope="session")
-<<<<<<< HEAD
-=======
-def server() -> Iterator[Server]:
-    """Forks a child for each order of a sweep."""
-    from sweeping import Server
-
-    with closing(Server()) as started:
-        yield started
-
-
-@pytest.fixture(scope="session")
->>>>>>> crash-objects
 def object_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Where an S3-compatible server listens; what it lets in stands in the environment from here on.
 
@@ -83,7 +67,6 @@ def object_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             return
         with shared(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) as endpoint:
             yield endpoint
-<<<<<<< HEAD
 
 
 @pytest.fixture(scope="session")
@@ -93,5 +76,3 @@ def server() -> Iterator[Server]:
 
     with closing(Server()) as started:
         yield started
-=======
->>>>>>> crash-objects

@@ -19,7 +19,7 @@ from holdfast._journal import Journal
 from holdfast._transferring import Transferring
 from holdfast._transfers import RunSealed
 from holdfast.errors import Refusal, StoreFailed
-from holdfast.store import Append, Stale
+from holdfast.store import Append, Head, Row, Stale
 from holdfast.stores.memory import MemoryStore
 from movers import FarStore, Meddling, asking, begun, claimed, counting, expecting, failing, fine, into, moved, paid, parent, sleeping
 
@@ -357,3 +357,28 @@ def test_a_moved_run_is_listed_followed_and_pruned_as_one_that_is_over() -> None
         assert app.show("r").next_commands == ["holdfast show r --store memory:"]
         assert (app.inbox(), app.ready()) == ([], [])
         assert app.prune(hf.Retention(max_age=0), dry_run=False).removed == 1
+
+
+class Late(MemoryStore):
+    """The first look at a run finds nothing, since somebody else puts it there right after it."""
+
+    looks = 1
+
+    def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
+        self.looks -= 1
+        return None if self.looks == 0 else super().load(run_id)
+
+
+def test_of_two_who_import_a_run_the_second_leaves_the_copy_as_it_is() -> None:
+    source, target = begun(asking), Late()
+    target.looks = 0
+    with hf.Holdfast(source) as app:
+        order = _moving.ordered(app.engine, target, "r", by="ann", reason="")
+        token = _moving._token(order)
+        list(_moving._imported(order, token, "r"))
+        before = loaded(target)
+        target.looks = 1
+        list(_moving._imported(order, token, "r"))
+        assert loaded(target) == before
+        app.move("r", to=target)
+    assert status(target) == "waiting"
