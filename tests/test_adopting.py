@@ -92,6 +92,13 @@ def test_a_changed_result_becomes_an_edit_with_an_author_and_the_run_goes_on(app
     assert [verdict.good for verdict in app.check()] == [True]
 
 
+def test_a_check_names_the_file_and_what_is_good_before_it(app: hf.Holdfast, tmp_path: Path) -> None:
+    change(tmp_path, "000003-weigh.json", '"value": 7', '"value": 8')
+    (verdict,) = app.check()
+    assert (verdict.good, verdict.seq, verdict.records, verdict.checkpoint) == (False, 3, 2, "step 1, search")
+    assert "000003-weigh.json" in verdict.what
+
+
 def test_a_changed_state_becomes_an_edit(app: hf.Holdfast, tmp_path: Path) -> None:
     change(tmp_path, "000003-weigh.json", '"tries": 1', '"tries": 9')
     assert adopted(app).startswith("adopted: state /state.1 at step 2.")

@@ -298,6 +298,7 @@ def check_run(engine: Engine, run_id: str) -> Verdict:
         artifacts = damaged_artifacts(engine.store, run_id, found[1])
     except Damaged as damage:
         what, seq = damage.what, damage.seq
+        good = good or _good_before(engine, run_id, seq)
     except StoreError as error:
         what, seq = str(error), len(good) + 1
     last = f"{good[-1].kind} {good[-1].step_id}".strip() if good else ""
@@ -305,6 +306,15 @@ def check_run(engine: Engine, run_id: str) -> Verdict:
         run_id=run_id, good=not what and not artifacts, records=len(good), seq=seq, what=what, last_good=last,
         checkpoint=checkpoint_of(good), artifacts=artifacts,
     )  # fmt: skip
+
+
+def _good_before(engine: Engine, run_id: str, seq: int) -> list[rec.Record]:
+    """The records before one that the store itself has found to be damaged."""
+    good: list[rec.Record] = []
+    with contextlib.suppress(Damaged):  # the head, at the latest, is not theirs
+        for _, record in verified(empty_head(run_id), [row for row in _strays(engine, run_id) if row.seq < seq]):
+            good.append(record)
+    return good
 
 
 def checkpoint_of(records: Sequence[rec.Record]) -> str:

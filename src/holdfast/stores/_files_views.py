@@ -81,7 +81,7 @@ class FileViews:
     def _moved(self, key: str, pieces: Sequence[Piece]) -> bool:
         """Whether the run began, ended or went into another generation after these were read: then the views are of what came later."""
         if not pieces:
-            return bool(Runs(self._place).living(key)) or not self._place.names(f"{RUNS}{key}/journal/")
+            return bool(Runs(self._place, self).living(key)) or not self._place.names(f"{RUNS}{key}/journal/")
         last = pieces[-1].commit.head.seq if pieces[-1].commit else pieces[-1].first()
         following = _commit(self._place.read(pieces[-1].generation() + seq_name(last + 1)))
         return following[1].turn if following else not self._place.has(pieces[-1].name)
@@ -174,7 +174,7 @@ class FileViews:
         self._write_state(key, commit, states | ({} if turned else saved))
 
     def _rows(self, run_id: str) -> list[Row]:
-        return [row for piece in Runs(self._place).pieces(run_id) if piece.commit for row in piece.commit.rows]
+        return [row for piece in Runs(self._place, self).pieces(run_id) if piece.commit for row in piece.commit.rows]
 
     def _write_state(self, key: str, commit: Commit, states: dict[str, bytes]) -> None:
         head = commit.head
