@@ -156,12 +156,12 @@ def test_plain_http_is_spoken_only_where_it_is_asked_for(monkeypatch: pytest.Mon
 
 def test_the_folder_of_this_machine_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = machine_folder("s3://bucket", "owners")
+    folder = machine_folder("s3://bucket")
     assert folder.parent.stat().st_mode & 0o777 == 0o700
-    assert folder != machine_folder("s3://other", "owners")
+    assert folder != machine_folder("s3://other")
     folder.parent.chmod(0o777)
     with pytest.raises(PermissionError):
-        machine_folder("s3://bucket", "owners")
+        machine_folder("s3://bucket")
 
 
 # --- what things cost ------------------------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ import tempfile
 from pathlib import Path
 
 
-def machine_folder(store: str, what: str) -> Path:
+def machine_folder(store: str) -> Path:
     """Where that folder is to be made; all of it is private to the user, so that nobody else can make an owner look dead."""
     ours = Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}"
     ours.mkdir(mode=0o700, exist_ok=True)
     found = ours.stat(follow_symlinks=False)
     if found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise PermissionError(f"{ours} can be written by others")
-    return ours / f"objects-{hashlib.sha256(store.encode()).hexdigest()[:16]}.{what}"
+    return ours / hashlib.sha256(store.encode()).hexdigest()[:16]

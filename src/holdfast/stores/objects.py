@@ -13,9 +13,11 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO
 
+from holdfast._clock import Clock
 from holdfast._ids import new_owner
 from holdfast.errors import StoreError, StoreFailed, StoreForeign, StoreNewer
-from holdfast.store import FORMAT, Head, Letter, Query, Swept
+from holdfast.store import FORMAT, Finding, Head, Letter, Query, Swept
+from holdfast.stores._examining import NOTHING
 from holdfast.stores._journal_letters import LETTERS
 from holdfast.stores._journal_store import JournalStore, beating, owner_name
 from holdfast.stores._live_files import LiveFiles
@@ -32,6 +34,8 @@ from holdfast.stores._sealed import Unreadable, with_seal, without_seal
 
 MARKER = "holdfast.json"
 OVERWRITES = "this server overwrites what it was told only to create (If-None-Match), so that two processes could write the same run"
+CUT = Finding(topic="crash", what="a connection is cut", value=NOTHING, meaning="what became of the last put is looked up")
+LOST = Finding(topic="crash", what="the bucket is lost", value="all runs since the last copy", meaning="versions and replication are yours")
 OPENING_S = 5.0
 """How long a server that does not answer is tried when the store is opened."""
 
@@ -53,15 +57,18 @@ class ObjectStore(JournalStore):
             raise
         self._shelf = ObjectShelf(self._objects)
         with os_errors(self._objects.url):
-            owners, live = (machine_folder(self._objects.url, what) for what in ("owners", "live"))
-        super().__init__(self._objects, inline=False, holds=self._shelf, locks=OwnerLocks(owners))
-        self._live = LiveFiles(live, self._rests)
+            folder = machine_folder(self._objects.url)
+        super().__init__(self._objects, inline=False, holds=self._shelf, locks=OwnerLocks(folder.with_suffix(".owners")))
+        self._live = LiveFiles(folder.with_suffix(".live"), self._rests)
         self._beats: dict[str, int] = {}
 
     def _refuse_if_gone(self) -> None:
         if self._pid != os.getpid():
             raise StoreFailed(self.url, FORKED)
         super()._refuse_if_gone()
+
+    def examine(self, clock: Clock) -> list[Finding]:
+        return [*super().examine(clock), CUT, LOST]
 
     def heads(self, query: Query) -> list[Head]:
         """The names of all commits are gone through, and of runs that have moved since they were seen the last one is read."""

@@ -76,7 +76,7 @@ def kind_of(text: str) -> tuple[Kind, str] | None:
     """
     for kind in KINDS:
         for scheme in kind.schemes:
-            if text == scheme if kind.given == "nothing" else text.startswith(scheme) and text != scheme:
+            if text == scheme if kind.given == "nothing" else text.startswith(scheme) and (kind.given == "url" or text != scheme):
                 return kind, text.removeprefix(scheme if scheme != FILES else FILES[:-1])
     given = _shape(text)
     return next(((kind, text) for kind in KINDS if kind.given == given), None)

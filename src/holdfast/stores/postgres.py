@@ -10,12 +10,8 @@ middle of an effect. The proof is a file lock, as it is for SQLite, in a folder 
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
 from typing import BinaryIO
 
 import psycopg
@@ -43,6 +39,7 @@ from holdfast.store import (
 from holdfast.stores import _postgres_blobs as blobs
 from holdfast.stores import _postgres_changed as changed
 from holdfast.stores import _postgres_live as live
+from holdfast.stores._machine_folder import machine_folder
 from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._postgres_address import Address, address_of
 from holdfast.stores._postgres_append import TOLD, get_ready, head_of, landed, plain, row_of, sql_text, written
@@ -112,7 +109,7 @@ class PostgresStore:
         self._listening = Listening(self._address)
         try:
             with self._os_errors():
-                self._locks = OwnerLocks(_lock_folder(self._others.run(store_id)))
+                self._locks = OwnerLocks(machine_folder(self._others.run(store_id)))
         except BaseException:
             self._others.close()
             raise
@@ -297,13 +294,3 @@ def _at_one_moment(connection: Connection, run_id: str, seq: int) -> tuple[Head,
         connection.execute("COMMIT")
     found = head.fetchone()
     return None if found is None else (head_of(found), [row_of(row) for row in rows])
-
-
-def _lock_folder(store: str) -> Path:
-    """Where owners of this store on this machine keep their locks: private to the user, so that nobody else can make one look dead."""
-    folder = Path(tempfile.gettempdir()) / f"holdfast-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.stat(follow_symlinks=False)
-    if found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise PermissionError(f"{folder} can be written by others")
-    return folder / hashlib.sha256(store.encode()).hexdigest()[:16]
