@@ -60,6 +60,7 @@ PUBLIC = [
     "RunConflict",
     "RunFailed",
     "RunInterrupted",
+    "RunPaused",
     "RunPruned",
     "RunWaiting",
     "Spent",

@@ -70,9 +70,8 @@ def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
             return _let_go(head, record, at_us)
         case rec.RunUndoing():
             return head._replace(note=f"to be undone by {record.by}{': ' + record.reason if record.reason else ''}")
-        case rec.RunBlocked() | rec.RunRepaired():
-            note = _short(record.error) if isinstance(record, rec.RunBlocked) else _repaired(head.run_id, record)
-            return head._replace(status="blocked", owner=None, note=note, wake_us=None)
+        case rec.RunBlocked() | rec.RunRepaired() | rec.RunPaused():
+            return _held_up(head, record)
     return head
 
 
@@ -83,6 +82,16 @@ def _let_go(head: Head, record: rec.RunReleased | rec.RunForked | rec.RunContinu
         return head._replace(status="queued", owner=None, note=getattr(record, "reason", "it begins anew with other arguments"), usd=spent)
     told = f"a fork of {record.source} at step {record.at}"
     return head._replace(status="queued", owner=None, note=told, wake_us=None, created_us=at_us)
+
+
+def _held_up(head: Head, record: rec.RunBlocked | rec.RunRepaired | rec.RunPaused) -> Head:
+    """Nobody takes the run before somebody says so."""
+    if isinstance(record, rec.RunPaused):
+        note = f"paused by {record.by}{': ' + record.reason if record.reason else ''}"
+    else:
+        note = _short(record.error) if isinstance(record, rec.RunBlocked) else _repaired(head.run_id, record)
+    status = "paused" if isinstance(record, rec.RunPaused) else "blocked"
+    return head._replace(status=status, owner=None, note=note, wake_us=None)
 
 
 def at_position(head: Head, row: Row) -> Head:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 TRIAL_POLL_S = 0.05
 """How often an attempt looks whether the one that tries a breaker has ended."""
 
+LEAVING = "leaving:"
+"""What a line of execution waits for that begins nothing any more."""
+
 MOMENT_S = 0.005
 """How often a branch looks whether the question that another one is putting has been stored."""
 
@@ -43,6 +46,8 @@ def pass_the_door(call: Call) -> Life[None]:
     """Go on only if nothing stands against a new step."""
     yield from _cancelled_by_the_journal(call)
     if not call.run.concluding:  # a cleanup of a run that has ended relies on nothing
+        if call.run.leaving is not None:
+            yield from _begin_no_more(call)
         if call.run.undo.asked is not None:
             yield from _end_at_the_edge(call, call.run.undo.asked)
         if call.run.unchecked:
@@ -111,6 +116,18 @@ def acceptance(journal: Journal, name: str, pair: Pair, *, by: str, reason: str)
     """What is recorded when a run may go on with a model; a question about it is answered by that."""
     accepted = rec.ModelAccepted(name=name, asked=pair.asked, answered=pair.answered, by=by, reason=reason)
     return [*moot(journal, f"model:{name}", by=by, reason=reason), accepted]
+
+
+def _begin_no_more(call: Call) -> Life[None]:
+    """The run is to be left: nothing new begins, and once all that is under way has come to its end, the code is unwound."""
+    run = call.run
+    if not run.blocking and not call.spec.is_async:  # waiting here would stop the event loop, and with it what is under way
+        if run.in_progress <= 1:
+            run.unwind(Parked())
+            raise Parked
+        return
+    while run.leaving is not None:
+        yield WaitForPerson(f"{LEAVING}{call.step_id}")
 
 
 def _end_at_the_edge(call: Call, asked: rec.RunUndoing) -> Life[NoReturn]:

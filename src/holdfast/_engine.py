@@ -84,6 +84,8 @@ class Order:
     park_after_s: float | None = None
     nested: Nested | None = None
     undo: rec.RunUndoing | None = None
+    patient: bool = True
+    """Whether to wait for whoever has the run, and to take one that was paused where its recorded arguments are used."""
 
     def undoes(self, journal: Journal) -> bool:
         """Whether the run is taken up to be undone, whatever its end was, which nobody has begun yet."""

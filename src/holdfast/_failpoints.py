@@ -54,7 +54,10 @@ CHILDREN = ("child.before", "child.after", "child.before_take", "child.after_tak
 TIME_TRAVEL = ("edit.before", "edit.after", "fork.before", "fork.after", "effect.before_reuse", "effect.after_reuse")
 """Places that are passed by who goes back in a run, and by a call whose result is taken over."""
 
-BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after", *PRUNES)
+FLEET = ("submit.before", "submit.after", "pause.before", "pause.after")
+"""Places that are passed by who leaves a run to a worker, or pauses one."""
+
+BESIDE = (*FLEET, "repair.before", "repair.after", "answer.before", "answer.after", *PRUNES)
 """Places that no run passes."""
 
 _armed: dict[str, int] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 from . import _records as rec
 from ._artifact import refs_in, vouched
@@ -52,6 +52,12 @@ def _groups_above(step_id: str) -> Iterator[str]:
         yield ".".join(path[:depth])
 
 
+Verdict: TypeAlias = (
+    rec.RunDone | rec.RunFailed | rec.RunCancelled | rec.RunBlocked | rec.RunRepaired | rec.RunWaiting | rec.RunPaused
+)
+VERDICTS = get_args(Verdict)
+"""How a run stands once nobody executes it."""
+
 class Behind(NamedTuple):
     """A failure that was gone behind, and the steps that were forgotten with it."""
 
@@ -94,7 +100,7 @@ class Journal:
         self.times: dict[str, list[int]] = {}
         self.started: rec.RunStarted | None = None
         self.undoing: rec.RunUndoing | None = None
-        self.verdict: rec.RunDone | rec.RunFailed | rec.RunCancelled | rec.RunBlocked | rec.RunRepaired | rec.RunWaiting | None = None
+        self.verdict: Verdict | None = None
         self.broken: Unwinding | None = None
         self.milestone = ""
         self.partials: dict[str, dict[str, rec.StepPartial]] = {}
@@ -252,7 +258,7 @@ class Journal:
                 if record.budget:
                     self._settle_budget("the code", "it allows something else now")
                 self._go_behind(record.cleared)
-            case rec.RunDone() | rec.RunFailed() | rec.RunCancelled() | rec.RunBlocked() | rec.RunRepaired() | rec.RunWaiting():
+            case _ if isinstance(record, VERDICTS):
                 self.verdict = record
                 self._index_verdict(record)
             case _ if isinstance(record, STEP_KINDS):

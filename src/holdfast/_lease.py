@@ -168,6 +168,9 @@ def deliver(run: Run, letter: Letter) -> None:
     match letter.kind:
         case "cancel" if body:
             _cancel(run, run.cancelling)
+        case "pause" if body:
+            run.stale.append(letter.letter_id)
+            run.leave(rec.RunPaused(by=body["by"], reason=body.get("reason", "")), at_once=bool(body.get("now")))
         case "settle" if body:
             _settle(run, body, letter)
         case "answer" if body:

@@ -26,7 +26,7 @@ ANY_EPOCH = 1 << 62
 
 OF_THE_RUN = (
     rec.RunStarted, rec.RunResumed, rec.RunDone, rec.RunFailed, rec.RunCancelled, rec.RunWaiting, rec.RunReleased, rec.RunBlocked,
-    rec.RunRepaired,
+    rec.RunRepaired, rec.RunPaused,
 )  # fmt: skip
 OF_A_STEP = (
     rec.StepStarted, rec.AttemptFailed, rec.StepDone, rec.StepFailed, rec.DoubtOpened, rec.DoubtSettled, rec.TimeoutFired,

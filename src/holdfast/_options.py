@@ -36,7 +36,7 @@ def refusing_unknown(kind: type[T]) -> type[T]:
     return kind
 
 
-STATUSES = ("queued", "running", "waiting", "blocked", "failed", "done", "cancelled", "stopped")
+STATUSES = ("queued", "running", "waiting", "paused", "blocked", "failed", "done", "cancelled", "stopped")
 """Where a run may stand; stopped ones are recorded as running, and their owner is dead."""
 
 

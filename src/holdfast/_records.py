@@ -111,6 +111,15 @@ class RunReleased(Record):
 
 
 @fact(kw_only=True)
+class RunPaused(Record):
+    """Somebody paused the run: nobody takes it until somebody resumes it."""
+
+    kind = "run.paused"
+    by: str
+    reason: str = ""
+
+
+@fact(kw_only=True)
 class RunBlocked(Record):
     """The run cannot go on with this code; `step_id` is where it stands."""
 
@@ -530,7 +539,7 @@ class TimeRead(Record):
 KINDS: dict[str, type[Record]] = {
     cls.kind: cls
     for cls in (
-        RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunForked,
+        RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunPaused, RunBlocked, RunAccepted, RunForked,
         RunRepaired, RunPruned, RunUndoing, RunContinued, MilestoneReached, StepPartial, StepStarted, AttemptFailed, StepDone, StepFailed,
         StepBrokenOff,
         DoubtOpened, DoubtSettled, AskOpened, AskAnswered, AskClosed, WaitBegun, MessageTaken, BudgetSet, WatchTaken, WatchDrifted,

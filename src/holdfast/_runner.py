@@ -36,6 +36,7 @@ from .errors import (
     RunCancelled,
     RunConflict,
     RunFailed,
+    RunPaused,
     RunPruned,
     RunRepaired,
     RunWaiting,
@@ -53,6 +54,10 @@ class Claim(NamedTuple):
 
     journal: Journal
     records: Sequence[rec.Record]
+
+
+class Elsewhere(Exception):
+    """Somebody else has the run, and whoever wanted it has other things to do."""
 
 
 class Play(NamedTuple):
@@ -158,20 +163,23 @@ def _acquire(engine: Engine, order: Order) -> Errand:
         loaded = engine.store.load(order.run_id)
         claim: rec.RunStarted | rec.RunResumed
         if loaded is None:
-            journal, claim, forsaken = Journal(order.run_id), _started(engine, order), []
+            journal, claim, forsaken = Journal(order.run_id), started(engine, order, owner=engine.keeper.owner), []
         else:
             journal = Journal.load(*loaded)
-            _refuse_conflict(order, journal)
+            refuse_conflict(order, journal)
             if journal.head.status in ("done", "cancelled") and not order.undoes(journal):
                 return journal
             if waited and journal.head.status == "failed":
                 raise RunFailed(order.run_id, journal.head.note)
+            _refuse_paused(order, journal)
             if not _free(engine, journal.head):
+                _refuse_impatience(order)
                 waited = True
                 yield Pause(POLL_S)
                 continue
             claim, forsaken = _resumed(engine, order, journal), _forsaken(engine, order, journal)
         if not engine.keeper.takes(order.run_id, order):
+            _refuse_impatience(order)
             waited = True
             yield Pause(POLL_S)
             continue
@@ -199,6 +207,19 @@ def _acquire(engine: Engine, order: Order) -> Errand:
         )  # fmt: skip
         run.agent, run.holding = order.agent, order.agent.durability == "milestone"
         return run
+
+
+def _refuse_paused(order: Order, journal: Journal) -> None:
+    """What somebody paused is not taken, unless whoever asks for it by its id resumes it by that."""
+    paused = journal.verdict if journal.head.status == "paused" else None
+    if isinstance(paused, rec.RunPaused) and not (order.recorded_arguments and order.patient):
+        raise RunPaused(order.run_id, paused.by, paused.reason)
+
+
+def _refuse_impatience(order: Order) -> None:
+    """Somebody else has the run: a worker looks for another one."""
+    if not order.patient:
+        raise Elsewhere
 
 
 def refuse_pruned(engine: Engine, run_id: str) -> None:
@@ -280,7 +301,8 @@ def child_tags(parent: dict[str, str]) -> dict[str, str]:
     return {CHILD_OF: parent["run"]} if parent else {}
 
 
-def _started(engine: Engine, order: Order) -> rec.RunStarted:
+def started(engine: Engine, order: Order, *, owner: str) -> rec.RunStarted:
+    """The first record of a run, which `owner` begins, or nobody yet."""
     nested = order.nested
     with at_desk(Desk(engine.store, engine.clock, order.run_id)):
         args = order.encoded()
@@ -288,7 +310,7 @@ def _started(engine: Engine, order: Order) -> rec.RunStarted:
     return rec.RunStarted(
         agent=order.agent.name, version=order.agent.version, fingerprint=order.fingerprint(),
         origin=nested.origin() if nested else order.run_id, parent=parent,
-        owner=engine.keeper.owner, tags={**order.tags, **child_tags(parent)}, args=args, args_sha=args_digest(args),
+        owner=owner, tags={**order.tags, **child_tags(parent)}, args=args, args_sha=args_digest(args),
         budget=_budget(order, {}),
     )  # fmt: skip
 
@@ -336,14 +358,15 @@ def resting(engine: Engine, run_id: str) -> Parking | None:
     return Parking(run_id, found[0].note, found[0].wake_us or 0, set(), below, asks)
 
 
-def _refuse_conflict(order: Order, journal: Journal) -> None:
-    started = journal.started
-    assert started is not None
+def refuse_conflict(order: Order, journal: Journal) -> None:
+    """Refuse to take a run of another agent, or with other arguments, for the one that was ordered."""
+    first = journal.started
+    assert first is not None
     if order.nested is not None:
         refuse_foreign(journal, order.nested.call)
-    same = started.agent == order.agent.name and (order.recorded_arguments or started.fingerprint == order.fingerprint())
+    same = first.agent == order.agent.name and (order.recorded_arguments or first.fingerprint == order.fingerprint())
     if not same:
-        raise RunConflict(order.run_id, shown_call(started.agent, started.args), shown_call(order.agent.name, order.encoded()))
+        raise RunConflict(order.run_id, shown_call(first.agent, first.args), shown_call(order.agent.name, order.encoded()))
     if journal.head.status == "blocked" and isinstance(journal.verdict, rec.RunRepaired) and not order.recorded_arguments:
         raise RunRepaired(order.run_id, journal.head.note)
 

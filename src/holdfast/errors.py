@@ -350,6 +350,18 @@ class RunCancelled(RunError):
         return f"run {self.run_id!r} was cancelled by {self.by}{why}. It is closed; start the work anew under another run_id"
 
 
+class RunPaused(RunError):
+    """Somebody paused the run; nobody takes it before it is resumed."""
+
+    def __init__(self, run_id: str, by: str, reason: str) -> None:
+        self.run_id, self.by, self.reason = run_id, by, reason
+        super().__init__(run_id, by, reason)
+
+    def __str__(self) -> str:
+        why = f": {self.reason}" if self.reason else ""
+        return f"run {self.run_id!r} was paused by {self.by}{why}. Finished steps are kept; it goes on after: holdfast resume {self.run_id}"
+
+
 class RunInterrupted(RunError):
     """The code cancelled a step by itself; going on would leave a path that replay cannot take."""
 
