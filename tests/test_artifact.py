@@ -19,9 +19,8 @@ from pydantic import BaseModel
 
 import holdfast as hf
 from crashing import dies_at, play, records
-from holdfast import _artifact, _journal
+from holdfast import _artifact
 from holdfast._clock import SystemClock
-from holdfast._journal import Journal
 from holdfast.codec.fingerprint import fingerprint
 from holdfast.codec.values import codec_for
 from holdfast.errors import ArtifactDamaged, StoreFailed, StoreFull
@@ -287,18 +286,6 @@ def test_an_artifact_of_another_store_is_copied_over(tmp_path: Path) -> None:
     first._blobs.clear()
     assert ((taken.path() / "a.py").read_text(), same.bytes()) == ("a", b"a")
     assert second.sweep_blobs(LATE_US) == (0, 0)
-
-
-def test_values_that_are_copied_as_bytes_refer_to_what_their_run_referred_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = MemoryStore()
-    play(store, author, hf.Artifact(b"given"))
-    copied = [record for record in records(store) if record.value is not None]
-    monkeypatch.setattr(_artifact, "vouched", set())
-    monkeypatch.setattr(_journal, "vouched", _artifact.vouched)
-    assert Journal("copy").seal(copied, at_us=1).refs == ()
-    _artifact.vouch_for(store, "r")
-    assert set(Journal("copy").seal(copied, at_us=1).refs) <= set(store.blob_refs("r"))
-    assert len(Journal("copy").seal(copied, at_us=1).refs) == 3
 
 
 def test_a_blob_that_was_swept_before_its_record_stops_the_run_and_is_made_again(store: Store) -> None:

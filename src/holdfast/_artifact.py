@@ -392,12 +392,6 @@ def refs_in(*texts: Bytes | None) -> list[str]:
     return [digest for digest in found if digest in vouched]
 
 
-def vouch_for(store: object, run_id: str) -> None:
-    """What this run refers to counts as a reference where its values are copied into another run, as encoded bytes."""
-    if isinstance(store, Shelf):
-        vouched.update(store.blob_refs(run_id))
-
-
 def trouble(hiding: Exception) -> BaseException | None:
     """What went wrong with an artifact while the value around it was encoded, which the error of whoever encodes hides."""
     error: BaseException | None = getattr(_trouble, "error", None)

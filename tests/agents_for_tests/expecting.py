@@ -66,6 +66,8 @@ class Model:
     acts: list[Any]
     answers: dict[str, set[str]] = field(default_factory=dict)
     messages: dict[str, list[str]] = field(default_factory=dict)
+    handed_on: set[str] = field(default_factory=set)
+    """The messages that the run has from the one it branches from, which had taken them or had them itself so."""
     result: list[Any] | None = None
     over: str = ""
     told: Told = field(default_factory=lambda: told([]))
@@ -123,7 +125,8 @@ class Model:
         fork = Model(self.acts, policy=policy, known=dict(self.known), edited=dict(self.edited))
         fork.said = {what: set(said) for what, said in self.said.items()}
         fork.answers = {what: set(said) for what, said in self.answers.items()}
-        fork.messages = {name: sent[:1] for name, sent in self.messages.items() if name in self.told.taken}
+        fork.handed_on = {name for name in self.messages if name in self.told.taken or name in self.handed_on}
+        fork.messages = {name: self.messages[name][:1] for name in fork.handed_on}
         fork.children = {each: child for each, child in self.children.items() if each <= number}
         for each, what in self.numbered("effect"):
             if each <= number:
