@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from holdfast import Holdfast, _operate
-from holdfast._engine import Order
-from holdfast._submitting import submit
+from holdfast import Holdfast
 from holdfast._worker import Drained, Worker
 from holdfast.stores.memory import MemoryStore
 
@@ -74,10 +72,6 @@ def peeks(what: str) -> str:
     return peek(f"{what} first") + peek(f"{what} last")
 
 
-def left_to(app: Holdfast, agent: hf.Agent, what: str, run_id: str) -> None:
-    submit(app.engine, Order(agent=agent, run_id=run_id, args=(what,)))
-
-
 async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(BOUND_S):
         while not true():  # noqa: ASYNC110 (the store tells)
@@ -92,8 +86,8 @@ def test_runs_that_were_left_to_it_are_executed_once() -> None:
     async def main() -> None:
         with Holdfast(MemoryStore()) as app:
             for number in range(20):
-                left_to(app, looks if number % 2 else peeks, f"{number}", f"run-{number}")
-            left_to(app, looks, "1", "run-1")
+                app.submit(looks if number % 2 else peeks, f"{number}", run_id=f"run-{number}")
+            app.submit(looks, "1", run_id="run-1")
             assert statuses(app) == {"queued"}
             worker = Worker(app.engine, [looks, peeks], concurrency=4)
             working = asyncio.create_task(worker.work())
@@ -108,16 +102,16 @@ def test_runs_that_were_left_to_it_are_executed_once() -> None:
 
 def test_the_same_id_with_other_arguments_is_refused() -> None:
     with Holdfast(MemoryStore()) as app:
-        left_to(app, looks, "1", "run")
+        app.submit(looks, "1", run_id="run")
         with pytest.raises(hf.RunConflict):
-            left_to(app, looks, "2", "run")
+            app.submit(looks, "2", run_id="run")
         assert len(app.history("run")) == 1
 
 
 def test_a_worker_that_stops_lets_an_effect_end_and_another_one_goes_on_behind_it() -> None:
     async def main() -> None:
         with Holdfast(MemoryStore()) as app:
-            left_to(app, buys, "it", "run")
+            app.submit(buys, "it", run_id="run")
             first = Worker(app.engine, [buys], concurrency=1)
             working = asyncio.create_task(first.work())
             await until(books.entered.is_set)
@@ -140,7 +134,7 @@ def test_a_worker_that_stops_lets_an_effect_end_and_another_one_goes_on_behind_i
 def test_what_does_not_end_within_the_grace_time_is_broken_off_and_an_effect_is_in_doubt() -> None:
     async def main() -> None:
         with Holdfast(MemoryStore()) as app:
-            left_to(app, buys, "it", "run")
+            app.submit(buys, "it", run_id="run")
             worker = Worker(app.engine, [buys], concurrency=1, grace_s=0.2)
             working = asyncio.create_task(worker.work())
             await until(books.entered.is_set)
@@ -149,7 +143,7 @@ def test_what_does_not_end_within_the_grace_time_is_broken_off_and_an_effect_is_
             books.go_on.set()
             assert app.show("run").status == "queued"
             with pytest.raises(hf.RunWaiting):
-                await asyncio.to_thread(app.run, buys, "it", run_id="run", wait=False)
+                await asyncio.to_thread(lambda: app.run(buys, "it", run_id="run", wait=False))
             assert [item.kind for item in app.inbox()] == ["doubt"]
 
     asyncio.run(main())
@@ -159,17 +153,17 @@ def test_what_does_not_end_within_the_grace_time_is_broken_off_and_an_effect_is_
 def test_a_paused_run_stops_before_its_next_step_and_goes_on_when_it_is_resumed(tmp_path: Path) -> None:
     async def main() -> None:
         with Holdfast(tmp_path / "runs.db") as app:
-            left_to(app, buys, "it", "run")
+            app.submit(buys, "it", run_id="run")
             worker = Worker(app.engine, [buys], concurrency=1)
             working = asyncio.create_task(worker.work())
             await until(books.entered.is_set)
-            _operate.pause(app.engine, "run", now=False, by="ann", reason="look")
+            app.pause("run", by="ann", reason="look")
             await asyncio.to_thread(app.engine.keeper.take_letters)
             books.go_on.set()
             await until(lambda: statuses(app) == {"paused"})
-            assert app.show("run").note == "paused by ann: look"
+            assert app.show("run").note == "by ann: look"
             with pytest.raises(hf.RunPaused):
-                await asyncio.to_thread(app.run, buys, "it", run_id="run")
+                await asyncio.to_thread(lambda: app.run(buys, "it", run_id="run"))
             await asyncio.sleep(0.5)  # longer than the worker rests between two looks
             assert statuses(app) == {"paused"}
             app.resume("run", by="ann")

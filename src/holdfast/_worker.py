@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -17,6 +17,7 @@ from ._decorators import Agent
 from ._engine import Engine, Order
 from ._journal import Journal
 from ._operate import order_for
+from ._ordering import not_an_agent
 from ._runner import Elsewhere, attend_async, attend_blocking
 from .errors import HoldfastError, LeaseLost, Misuse, RunCancelled, RunPaused, RunWaiting, StoreError
 
@@ -48,8 +49,11 @@ class Drained(NamedTuple):
 class Worker:
     """Takes runs of these agents and executes up to `concurrency` of them at a time."""
 
-    def __init__(self, engine: Engine, agents: Sequence[Agent[..., Any]], *, concurrency: int, grace_s: float = GRACE_S) -> None:
-        names = [agent.name for agent in agents]
+    def __init__(self, engine: Engine, agents: Sequence[Callable[..., Any]], *, concurrency: int, grace_s: float = GRACE_S) -> None:
+        known = [agent for agent in agents if isinstance(agent, Agent)]
+        if len(known) < len(agents):
+            raise Misuse(not_an_agent(next(one for one in agents if not isinstance(one, Agent))))
+        names = [agent.name for agent in known]
         if not names:
             raise Misuse("a worker needs the agents that it is to execute; nothing was begun")
         if len(set(names)) < len(names):
@@ -57,7 +61,7 @@ class Worker:
             raise Misuse(f"two agents are named {twice!r}; nothing was begun. Give each a name of its own: @hf.agent(name=...)")
         if concurrency < 1:
             raise Misuse(f"concurrency={concurrency}: a worker executes one run at a time at the least; nothing was begun")
-        self._engine, self._agents, self._names = engine, agents, names
+        self._engine, self._agents, self._names = engine, known, names
         self._room, self._grace_s = concurrency, grace_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._shunned: dict[str, tuple[int, int]] = {}

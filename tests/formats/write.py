@@ -14,7 +14,7 @@ from typing import Literal
 
 import holdfast as hf
 from crashing import Crash, play
-from holdfast import _operate, _pruning
+from holdfast import _pruning
 from holdfast.store import FORMAT, Query, Row
 from holdfast.stores.memory import MemoryStore
 
@@ -217,7 +217,7 @@ def record() -> None:
     with hf.Holdfast(STORE) as app:
         app.resolve("old-settled", "1", landed=3, by="ann", reason="seen")
         app.cancel("old-cancelled", by="ann", reason="too late")
-        _operate.pause(app.engine, "old-paused", now=False, by="ann", reason="look first")
+        app.pause("old-paused", by="ann", reason="look first")
     play(STORE, paying, run_id="old-settled")
     SEEN.clear()
     with suppress(BaseException):

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias
 
-from holdfast._app import loading
 from holdfast._decorators import Agent
+from holdfast._ordering import loading
 from holdfast.errors import Refusal, UnknownAgent
 
 AnyAgent: TypeAlias = Agent[..., Any]

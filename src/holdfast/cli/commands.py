@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from holdfast import __version__ as holdfast_version
 from holdfast import _inspect
-from holdfast.cli import artifacts, comparing, timetravel, views
+from holdfast.cli import artifacts, comparing, timetravel, views, working
 from holdfast.cli.exits import MEANINGS, Exit
 from holdfast.cli.following import EXAMPLES as TAILS
 from holdfast.cli.following import tail
@@ -351,10 +351,12 @@ def check(
     return Exit.FINE if good else Exit.DAMAGED
 
 
+app.command(epilog=working.PAUSES)(working.pause)
 app.command(epilog=timetravel.FORK_EXAMPLES)(timetravel.fork)
 app.command(epilog=timetravel.EDIT_EXAMPLES)(timetravel.edit)
 app.command(epilog=examples("holdfast artifact order-47", "holdfast artifact order-47 3f7a91 --to report.pdf"))(artifacts.artifact)
 app.command(epilog=EPILOG)(prune)
+app.command(epilog=working.EXAMPLES)(working.worker)
 
 
 @app.command(epilog=examples("holdfast demo"))

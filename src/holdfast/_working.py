@@ -1,0 +1,50 @@
+"""The verbs of `Holdfast` that have others execute a run: leave it to a worker, be one, pause a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
+
+from ._duration import Duration, seconds
+from ._engine import Engine
+from ._handle import Handle
+from ._ordering import RunOptions, ordered
+
+Ts = TypeVarTuple("Ts")
+R = TypeVar("R")
+
+WORKERS_ROOM = 10
+"""Runs that a worker executes at a time, where nothing else is said."""
+
+
+class Working:
+    """What `Holdfast` has for those who share runs between processes."""
+
+    engine: Engine
+
+    @overload
+    def submit(self, agent: Callable[[*Ts], Coroutine[Any, Any, R]], /, *args: *Ts, **options: Unpack[RunOptions]) -> Handle[R]: ...
+    @overload
+    def submit(self, agent: Callable[[*Ts], R], /, *args: *Ts, **options: Unpack[RunOptions]) -> Handle[R]: ...
+    def submit(self, agent: Callable[[*Ts], Any], /, *args: *Ts, **options: Unpack[RunOptions]) -> Handle[Any]:
+        """Leave a run to a worker and give a handle to it at once; it is recorded by then, and the same id again is the same run."""
+        from ._submitting import submit
+
+        order = ordered(agent, args, wait=False, options=options)
+        submit(self.engine, order)
+        return Handle(self.engine, order.run_id, agent=order.agent)
+
+    async def work(self, agents: Sequence[Callable[..., Any]], *, concurrency: int = WORKERS_ROOM, grace: Duration = "30s") -> None:
+        """Execute runs of these agents, whoever left them here, until this is cancelled; then hand over what is under way.
+
+        Steps that are under way have the grace time to end; what takes longer is broken off, which leaves a doubt where it is an effect.
+        """
+        from ._worker import Worker
+
+        await Worker(self.engine, agents, concurrency=concurrency, grace_s=seconds(grace, "grace")).work()
+
+    def pause(self, run_id: str, *, now: bool = False, by: str | None = None, reason: str = "") -> str:
+        """Let nobody go on with a run until it is resumed; one that executes stops before its next step, with now=True at once."""
+        from . import _operate
+
+        return _operate.pause(self.engine, run_id, now=now, by=by or _operate.somebody(), reason=reason)

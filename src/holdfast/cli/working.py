@@ -1,0 +1,142 @@
+"""A worker as a command: agents from a file, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast import Holdfast
+from holdfast._worker import Drained, Worker
+from holdfast._working import WORKERS_ROOM
+from holdfast.cli.app_file import AnyAgent, agents_in, loaded, resources_in
+from holdfast.cli.exits import Exit
+from holdfast.cli.health import Health
+from holdfast.cli.location import meant, opened
+from holdfast.cli.options import ByOption, JsonOption, ReasonOption, RunArgument, StoreOption, examples, read_duration
+from holdfast.cli.screen import Screen, complain
+from holdfast.errors import StoreError
+from holdfast.store import Query
+
+log = logging.getLogger("holdfast")
+
+EXAMPLES = examples(
+    "holdfast worker app.py --concurrency 50", "holdfast worker app.py --store postgresql://db/runs --health 8080",
+    "holdfast worker app.py --watch"
+)  # fmt: skip
+PAUSES = examples("holdfast pause order-47 --reason 'the price is wrong'", "holdfast pause order-47 --now", "holdfast resume order-47")
+
+LOOK_S = 0.5
+"""How often --watch looks at the files."""
+
+
+def worker(
+    app: Annotated[Path, typer.Argument(metavar="APP.py", help="The file that defines the agents.")],
+    *,
+    concurrency: Annotated[int, typer.Option("--concurrency", metavar="N", min=1, help="Runs at a time.")] = WORKERS_ROOM,
+    grace: Annotated[str, typer.Option("--grace", metavar="DURATION", help="How long steps may take to end when it stops.")] = "30s",
+    health: Annotated[
+        int | None, typer.Option("--health", metavar="PORT", min=0, max=65535, help="Answer /health and /ready there, on every address.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Start anew when a Python file beside APP.py changes: for development.")] = False,
+    store: StoreOption = None,
+) -> Exit:
+    """Execute runs that were left to workers, and go on with those that can.
+
+    It takes runs that are queued, whose time has come, that were answered, and whose process died. SIGTERM and Ctrl-C let the steps
+    under way end, for the grace time, and hand the runs over; a second one ends it at once. Ends with code 0 where every run was let go of
+    between two steps, with 3 where steps had to be broken off.
+    """
+    grace_s = read_duration(grace, "--grace") or 0.0
+    if watch:
+        return _watched(app)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    module = loaded(app)
+    with Holdfast(meant(store)[0], resources=resources_in(module, app)) as holdfast:
+        drained = asyncio.run(_worked(holdfast, agents_in(module), concurrency=concurrency, grace_s=grace_s, health=health))
+    for run_id in drained.broken_off:
+        complain(f"run {run_id}: a step was broken off; where it was an effect, `holdfast inbox` will ask about it")
+    return Exit.WAITING if drained.broken_off else Exit.FINE
+
+
+async def _worked(holdfast: Holdfast, agents: Sequence[AnyAgent], *, concurrency: int, grace_s: float, health: int | None) -> Drained:
+    """Work until a signal comes; at the second one nothing is waited for."""
+    working = Worker(holdfast.engine, agents, concurrency=concurrency, grace_s=grace_s)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _told_to_stop, working)
+    names = ", ".join(sorted(agent.name for agent in agents))
+    log.info("working on %s: %s, up to %d runs at a time", holdfast.store.url, names, concurrency)
+    with nullcontext() if health is None else Health(health, lambda: _ready(working, holdfast)):
+        return await working.work()
+
+
+def _told_to_stop(working: Worker) -> None:
+    if working.stopping:
+        raise KeyboardInterrupt
+    log.info("stopping: %d runs are handed over", len(working.executes))
+    working.stop()
+
+
+def _ready(working: Worker, holdfast: Holdfast) -> str:
+    """Why the worker takes no runs now, or nothing."""
+    try:
+        holdfast.store.heads(Query(limit=1))
+    except StoreError as error:
+        return str(error)
+    return "it is stopping" if working.stopping else ""
+
+
+def _watched(app: Path) -> Exit:
+    """Run the same command without --watch, and again whenever a file has changed."""
+    command = [sys.executable, "-m", "holdfast", *(word for word in sys.argv[1:] if word != "--watch")]
+    while True:
+        before = _stamps(app)
+        process = subprocess.Popen(command)  # noqa: S603 (this very command)
+        try:
+            while _stamps(app) == before and process.poll() is None:
+                time.sleep(LOOK_S)
+            if process.poll() is not None and _stamps(app) == before:
+                complain(f"the worker ended with code {process.returncode}; it is started again when a file changes")
+            while _stamps(app) == before:
+                time.sleep(LOOK_S)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _stamps(app: Path) -> dict[Path, int]:
+    """When each Python file beside the app was changed last."""
+    found: dict[Path, int] = {}
+    for path in sorted(app.absolute().parent.rglob("*.py")):
+        with suppress(OSError):
+            found[path] = path.stat().st_mtime_ns
+    return found
+
+
+def pause(
+    run: RunArgument,
+    *,
+    now: Annotated[bool, typer.Option("--now", help="Break off the step that is under way; an effect is in doubt then.")] = False,
+    reason: ReasonOption = "",
+    by: ByOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> Exit:
+    """Let nobody go on with a run until it is resumed.
+
+    One that executes stops before its next step, and holds nothing then; one that waits is not woken. `holdfast resume` lets it go on.
+    """
+    screen = Screen(store, as_json)
+    with opened(store) as holdfast:
+        screen.told(run, holdfast.pause(run, now=now, by=by, reason=reason))
+    return Exit.FINE
