@@ -22,6 +22,12 @@ GENESIS = b"\0" * 32
 FORK_OF = "fork_of"
 """The tag that names the run which another one branches from."""
 
+QUEUE = "default"
+"""Where runs are that were put into no queue."""
+
+PRIORITIES = 10_000
+"""A priority is below this, and not below its negative."""
+
 CONTINUED = rec.RunContinued.kind
 CHILD_OF = "child_of"
 """The tag that names the run which called another one; it is recorded with it."""
@@ -57,7 +63,10 @@ def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
             lineage = {FORK_OF: record.fork_of} if record.fork_of else {}
             tags = json.dumps({**record.tags, **lineage}, sort_keys=True, ensure_ascii=False)
             status = "running" if record.owner else "queued"
-            return head._replace(agent=record.agent, status=status, owner=record.owner or None, created_us=at_us, tags=tags)
+            return head._replace(
+                agent=record.agent, status=status, owner=record.owner or None, created_us=at_us, tags=tags, queue=record.queue or QUEUE,
+                turn=turn_of(record.priority, record.turn_us or at_us), lane=record.lane,
+            )  # fmt: skip
         case rec.RunResumed():
             return head._replace(status="running" if record.owner else "queued", owner=record.owner or None, note="", wake_us=None)
         case rec.RunDone() | rec.RunCancelled():
@@ -73,6 +82,11 @@ def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
         case rec.RunBlocked() | rec.RunRepaired() | rec.RunPaused():
             return _held_up(head, record)
     return head
+
+
+def turn_of(priority: int, at_us: int) -> str:
+    """A place in line, as text that sorts: a higher priority first, then whoever came first."""
+    return f"{PRIORITIES - priority:05d} {at_us:017d}"
 
 
 def _let_go(head: Head, record: rec.RunReleased | rec.RunForked | rec.RunContinued, at_us: int) -> Head:

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import chain
 
 from . import _records as rec
 from ._chain import CHILD_OF, record_of
 from ._engine import Engine
-from ._waking import ready
+from ._waking import woken
 from .store import Head, Query, Row
 
 MAX_DEPTH = 100
 """How deep runs may be inside runs."""
+
+PAGE = 50
+"""Runs in line that are read at a time."""
 
 MAX_OWNED = 10_000
 """Runs that execute somewhere, which are looked through for those whose owner is gone."""
@@ -24,21 +29,34 @@ TAKEN_OVER = "taken over"
 """What a claim says that took a run from an owner who is gone."""
 
 
-def claimable(engine: Engine, agents: Sequence[str], limit: int) -> list[str]:
-    """The ids of runs that can be taken now, those whose owner is gone first, at most `limit` of each kind."""
-    found: dict[str, None] = {}
-    for head in (*orphaned(engine, agents), *(head for name in agents for head in ready(engine, agent=name, limit=limit))):
+def claimable(engine: Engine, agents: Sequence[str], queues: Sequence[str]) -> Iterator[str]:
+    """The ids of runs that can be taken now: those whose owner is gone first, then those that can go on, then those in line."""
+    seen: set[str] = set()
+    for head in chain(_orphaned(engine), woken(engine, agent=None), *(_in_line(engine, queue, agents) for queue in queues)):
         top = _topmost(engine, head)
-        if top is not None and top.agent in agents:
-            found.setdefault(top.run_id)
-    return list(found)
+        if top is not None and top.agent in agents and top.queue in queues and top.run_id not in seen:
+            seen.add(top.run_id)
+            yield top.run_id
 
 
-def orphaned(engine: Engine, agents: Sequence[str]) -> Iterator[Head]:
-    """The runs of these agents whose owner is dead, or has been silent for the lease time."""
+def _in_line(engine: Engine, queue: str, agents: Sequence[str]) -> Iterator[Head]:
+    """The runs of a queue in their turn, those of these agents."""
+    lines = [_pages(engine, Query(statuses=["queued"], queue=queue, agent=agent, limit=PAGE)) for agent in agents]
+    return merge(*lines, key=lambda head: (head.turn, head.run_id))
+
+
+def _pages(engine: Engine, query: Query) -> Iterator[Head]:
+    """What a query lists, a page at a time; what is taken meanwhile may hide one, which the next look finds."""
+    while page := engine.store.heads(query):
+        yield from page
+        query = query._replace(offset=query.offset + len(page))
+
+
+def _orphaned(engine: Engine) -> Iterator[Head]:
+    """The runs whose owner is dead, or has been silent for the lease time."""
     lives: dict[str, bool] = {engine.keeper.owner: True}
     for head in engine.store.heads(Query(statuses=["running"], limit=MAX_OWNED)):
-        if head.owner is not None and head.agent in agents:
+        if head.owner is not None:
             if head.owner not in lives:
                 lives[head.owner] = engine.observer.life_of(head.owner) == "alive"
             if not lives[head.owner]:

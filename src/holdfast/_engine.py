@@ -84,6 +84,9 @@ class Order:
     park_after_s: float | None = None
     nested: Nested | None = None
     undo: rec.RunUndoing | None = None
+    queue: str = ""
+    priority: int = 0
+    lane: str = ""
     patient: bool = True
     """Whether to wait for whoever has the run, and to take one that was paused where its recorded arguments are used."""
 

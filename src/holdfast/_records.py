@@ -34,7 +34,8 @@ class RunStarted(Record):
     """A run began; `args` are the agent's arguments, `origin` the root of all its idempotency keys.
 
     `budget` is what the code allows, and `by` in it says whether it was given for the run or for the agent. `parent` names the run and the
-    step that called this one, where one did.
+    step that called this one, where one did. In its queue it comes behind those of a higher `priority` and an earlier turn; `lane` is what
+    it has in common with others that must not crowd out the rest.
     """
 
     kind = "run.started"
@@ -48,6 +49,10 @@ class RunStarted(Record):
     budget: Json = field(default_factory=dict)
     parent: dict[str, str] = field(default_factory=dict)
     fork_of: str = ""
+    queue: str = ""
+    priority: int = 0
+    lane: str = ""
+    turn_us: int = 0
 
 
 @fact(kw_only=True)

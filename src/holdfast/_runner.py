@@ -311,7 +311,7 @@ def started(engine: Engine, order: Order, *, owner: str) -> rec.RunStarted:
         agent=order.agent.name, version=order.agent.version, fingerprint=order.fingerprint(),
         origin=nested.origin() if nested else order.run_id, parent=parent,
         owner=owner, tags={**order.tags, **child_tags(parent)}, args=args, args_sha=args_digest(args),
-        budget=_budget(order, {}),
+        budget=_budget(order, {}), queue=order.queue, priority=order.priority, lane=order.lane,
     )  # fmt: skip
 
 

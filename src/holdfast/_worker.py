@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from . import _records as rec
+from ._chain import QUEUE
 from ._claiming import claimable, deadly
 from ._decorators import Agent
 from ._engine import Engine, Order
@@ -49,7 +50,10 @@ class Drained(NamedTuple):
 class Worker:
     """Takes runs of these agents and executes up to `concurrency` of them at a time."""
 
-    def __init__(self, engine: Engine, agents: Sequence[Callable[..., Any]], *, concurrency: int, grace_s: float = GRACE_S) -> None:
+    def __init__(
+        self, engine: Engine, agents: Sequence[Callable[..., Any]], *, concurrency: int, queues: Sequence[str] = (QUEUE,),
+        grace_s: float = GRACE_S,
+    ) -> None:  # fmt: skip
         known = [agent for agent in agents if isinstance(agent, Agent)]
         if len(known) < len(agents):
             raise Misuse(not_an_agent(next(one for one in agents if not isinstance(one, Agent))))
@@ -62,7 +66,7 @@ class Worker:
         if concurrency < 1:
             raise Misuse(f"concurrency={concurrency}: a worker executes one run at a time at the least; nothing was begun")
         self._engine, self._agents, self._names = engine, known, names
-        self._room, self._grace_s = concurrency, grace_s
+        self._queues, self._room, self._grace_s = queues, concurrency, grace_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._shunned: dict[str, tuple[int, int]] = {}
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="holdfast-worker")
@@ -113,11 +117,12 @@ class Worker:
 
     def _orders(self, room: int) -> Iterator[Order]:
         """What is to be executed next."""
-        found = [run_id for run_id in claimable(self._engine, self._names, room) if run_id not in self._tasks]
-        for run_id in found:
-            if room and (order := self._order(run_id)) is not None:
-                room -= 1
+        for run_id in claimable(self._engine, self._names, self._queues):
+            if run_id not in self._tasks and (order := self._order(run_id)) is not None:
                 yield order
+                room -= 1
+            if not room:
+                return
 
     def _order(self, run_id: str) -> Order | None:
         """How to go on with a run; None for one that cannot go on as it stands, which is not tried again before it has moved."""

@@ -53,6 +53,11 @@ class Head(NamedTuple):
     tags: str
     usd: float
     note: str
+    queue: str = ""
+    turn: str = ""
+    """Its place in that queue: runs are taken in the order of this text."""
+    lane: str = ""
+    """What it has in common with others of which only so many may execute at a time."""
 
 
 class Append(NamedTuple):
@@ -174,7 +179,8 @@ class Query(NamedTuple):
 
     Two questions are for those who wake runs, and a store answers them in the time that the answer is long, however many runs rest in it.
     With `due_by_us`: those that nobody owns and whose time to wake is not later, the earliest first. With `addressed`: those that nobody
-    owns and to which there are letters that no append has taken, in the order of their ids, behind `after`. Ask one of them at a time.
+    owns and to which there are letters that no append has taken, in the order of their ids, behind `after`. A third is answered in the
+    same way: with `queue` and one status, those of the queue that nobody owns, in their turn. Ask one of them at a time.
     """
 
     statuses: Sequence[str] = ()
@@ -186,6 +192,7 @@ class Query(NamedTuple):
     after: str | None = None
     due_by_us: int | None = None
     addressed: bool = False
+    queue: str | None = None
 
 
 @runtime_checkable

@@ -44,7 +44,7 @@ MOST_BYTES = 1000 * 1024 * 1024
 """A message to the server must be smaller than a gibibyte; it hangs up on larger ones without a word."""
 
 TEXT, BIGINT, BYTEA, DOUBLE = 25, 20, 17, 701
-BINARY, ONE_BINARY = [pq.Format.BINARY] * 30, [pq.Format.BINARY] * 25
+BINARY, ONE_BINARY = [pq.Format.BINARY] * 33, [pq.Format.BINARY] * 28
 ONE = struct.Struct(">iiiii")
 NULL = b"\xff\xff\xff\xff"
 LENGTH = struct.Struct(">i")
@@ -169,12 +169,13 @@ def _checked(pgconn: pq.abc.PGconn, result: pq.abc.PGresult) -> pq.abc.PGresult:
 
 def _packed_one(append: Append) -> list[bytes | None]:
     """The arguments of the statement for one row, in its order."""
-    run_id, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note = append.head
+    run_id, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note, queue, turn, lane = append.head
     (row,) = append.rows
     return [
         _text(run_id), _bigint(append.epoch), _bigint(append.seq), _text(agent), _text(status), None if owner is None else _text(owner),
         _bigint(epoch), _bigint(seq), digest, None if wake_us is None else _bigint(wake_us), _bigint(created_us), _bigint(updated_us),
-        _text(tags), _double(usd), _text(note), tagged(tags).encode(),
+        _text(tags), _double(usd), _text(note), _text(queue), _text(turn), _text(lane),
+        tagged(tags).encode(),
         _bigint(row.seq), _bigint(row.epoch), _bigint(row.at_us), _text(row.kind), _text(row.step_id), *row[5:],
     ]  # fmt: skip
 
@@ -188,12 +189,13 @@ def _packed(batch: Sequence[Append]) -> list[bytes]:
     heads = [one.head for one in batch]
     rows = [(place, row) for place, one in enumerate(batch, 1) for row in one.rows]
     takes = [(place, letter_id) for place, one in enumerate(batch, 1) for letter_id in one.takes]
-    run_ids, agents, statuses, owner, epochs, seqs, digests, wakes, created, updated, tags, usd, notes = zip(*heads, strict=True)
+    run_ids, agents, statuses, owner, epochs, seqs, digests, wakes, created, updated, tags, usd, notes, *line = zip(*heads, strict=True)
     _, row_epochs, at_us, kinds, step_ids, bodies, values, args, row_digests = zip(*(row for _, row in rows), strict=True)
     return [
         _texts(run_ids), _bigints([one.epoch for one in batch]), _bigints([one.seq for one in batch]), _texts(agents), _texts(statuses),
         _texts(owner), _bigints(epochs), _bigints(seqs), _byteas(digests), _nullable(wakes), _bigints(created), _bigints(updated),
-        _texts(tags), _doubles(usd), _texts(notes), _texts([tagged(text) for text in tags]),
+        _texts(tags), _doubles(usd), _texts(notes), *map(_texts, line),
+        _texts([tagged(text) for text in tags]),
         _bigints([place for place, _ in rows]), _texts([run_ids[place - 1] for place, _ in rows]),
         _bigints([row.seq for _, row in rows]), _bigints(row_epochs), _bigints(at_us),
         _texts(kinds), _texts(step_ids), _byteas(bodies), _byteas(values), _byteas(args), _byteas(row_digests),

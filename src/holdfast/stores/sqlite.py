@@ -46,17 +46,18 @@ from holdfast.stores._sqlite_pruned import buried, compacted, forgotten, gaps, m
 
 FIELDS = ", ".join(Head._fields)
 CREATE = (
-    "INSERT INTO runs SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 0 "
+    "INSERT INTO runs SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, 0 "
     "WHERE NOT EXISTS (SELECT 1 FROM pruned WHERE run_id = ?1) ON CONFLICT DO NOTHING"
 )
 ADVANCE = (
     "UPDATE runs SET agent = ?, seq = ?, digest = ?, created_us = ?, updated_us = ?, tags = ?, usd = ?, note = ?, "
-    "last = last_insert_rowid() WHERE run_id = ? AND epoch = ? AND status = ? AND owner IS ? AND wake_us IS ?"
+    "last = last_insert_rowid() WHERE run_id = ? AND epoch = ? AND status = ? AND owner IS ? AND wake_us IS ? AND queue = ? AND turn = ? "
+    "AND lane = ?"
 )
-"""Names no column that `runs_owned` or `runs_due` hold: naming it would open the index, and rewrite it even where the value stays."""
+"""Names no column that is in an index but `updated_us`: naming it would open the index, and rewrite it even where the value stays."""
 REPLACE = (
     "UPDATE runs SET agent = ?, status = ?, owner = ?, epoch = ?, seq = ?, digest = ?, wake_us = ?, created_us = ?, updated_us = ?, "
-    "tags = ?, usd = ?, note = ?, last = last_insert_rowid() WHERE run_id = ?"
+    "tags = ?, usd = ?, note = ?, queue = ?, turn = ?, lane = ?, last = last_insert_rowid() WHERE run_id = ?"
 )
 ADD_FIRST = (
     "INSERT INTO journal SELECT run_id, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, last FROM runs WHERE run_id = ? AND epoch = ? AND seq = ?"
@@ -82,6 +83,7 @@ RESTING = f"SELECT {FIELDS} FROM runs INDEXED BY runs_resting WHERE owner IS NUL
 OWNED = f"SELECT {FIELDS} FROM runs INDEXED BY runs_owned WHERE owner IS NOT NULL"
 BEHIND = f"SELECT {FIELDS} FROM runs WHERE run_id > ?"
 DUE = f"SELECT {FIELDS} FROM runs INDEXED BY runs_due WHERE owner IS NULL AND wake_us <= ?"
+IN_TURN = f"SELECT {FIELDS} FROM runs INDEXED BY runs_turn WHERE owner IS NULL AND status = ? AND queue = ?"
 ADDRESSED = (
     f"SELECT {FIELDS} FROM (SELECT DISTINCT run_id FROM letters INDEXED BY letters_run WHERE run_id > ?) "
     "CROSS JOIN runs USING (run_id) WHERE owner IS NULL"
@@ -154,6 +156,8 @@ class SqliteStore:
 
     def heads(self, query: Query) -> list[Head]:
         with self._reader.transaction() as cursor:
+            if query.queue is not None:
+                return _in_turn(cursor, query)
             if query.due_by_us is not None or query.addressed:
                 return _to_wake(cursor, query)
             if query.after is not None:
@@ -328,7 +332,7 @@ def _append(cursor: apsw.Cursor, one: Append, files: BlobFiles) -> Stale | None:
         return Stale(_head(cursor, run_id))
     for row in rows[1:]:
         cursor.execute(ADD_NEXT, (run_id, *row))
-    cursor.execute(ADVANCE, (head.agent, *head[5:7], *head[8:], run_id, head.epoch, head.status, head.owner, head.wake_us))
+    cursor.execute(ADVANCE, (head.agent, *head[5:7], *head[8:13], run_id, head.epoch, head.status, head.owner, head.wake_us, *head[13:]))
     if cursor.connection.changes() == 0:
         cursor.execute(REPLACE, (*head[1:], run_id))
     for letter_id in takes:
@@ -391,6 +395,13 @@ def _to_wake(cursor: apsw.Cursor, query: Query) -> list[Head]:
     sql += f" ORDER BY {'wake_us, run_id' if due else 'run_id'} LIMIT ? OFFSET ?"
     first = query.due_by_us if due else query.after or ""
     return [Head._make(row) for row in cursor.execute(sql, (first, *values, *query.statuses, query.limit, query.offset))]
+
+
+def _in_turn(cursor: apsw.Cursor, query: Query) -> list[Head]:
+    sql, values = _narrowed(IN_TURN, query)
+    sql += " ORDER BY turn, run_id LIMIT ? OFFSET ?"
+    (status,) = query.statuses
+    return [Head._make(row) for row in cursor.execute(sql, (status, query.queue, *values, query.limit, query.offset))]
 
 
 def _narrowed(sql: str, query: Query) -> tuple[str, list[str | int]]:
