@@ -60,6 +60,14 @@ class Head(NamedTuple):
     """What it has in common with others of which only so many may execute at a time."""
 
 
+class Ceiling(NamedTuple):
+    """How many runs with the same `value` in a field of their head, queue, agent or lane, may have an owner at a time."""
+
+    field: str
+    value: str
+    most: int
+
+
 class Append(NamedTuple):
     """What one run writes at once, one row at least, and what it believes: `epoch` and `seq` of the head before.
 
@@ -74,16 +82,20 @@ class Append(NamedTuple):
     takes: Sequence[int] = ()
     refs: Sequence[str] = ()
     """The blobs that its rows refer to, in a store that is a `Shelf`."""
+    ceilings: Sequence[Ceiling] = ()
+    """What must not be exceeded by it, in a store that is `Metered`: other runs that have an owner are counted."""
 
 
 class Stale(NamedTuple):
     """The append was refused and nothing of it was written; `head` is what stands there now.
 
-    Where it stands as the append believes, `missing` are blobs that the rows refer to and that are not there.
+    Where it stands as the append believes, `missing` are blobs that the rows refer to and that are not there, and `full` are the ceilings
+    that are reached.
     """
 
     head: Head | None
     missing: Sequence[str] = ()
+    full: Sequence[Ceiling] = ()
 
 
 class Letter(NamedTuple):
@@ -305,6 +317,25 @@ class Prunable(Protocol):
 
     def compact(self) -> None:
         """Give free room back to whoever lent it. It may take long, need as much room again, and hold up everybody who writes."""
+
+
+class Drawn(NamedTuple):
+    """What somebody drew from a meter: when his turn is, or, where `granted` is not, when to ask again."""
+
+    granted: bool
+    at_us: int
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """A store through which processes share limits: it heeds the ceilings of an append, and keeps meters."""
+
+    def draw(self, meter: str, *, step_us: int, within_us: int | None, at_us: int) -> Drawn:
+        """Move a meter onwards by `step_us`, from where it stands or from now, whichever is later, and tell from where.
+
+        Where it would be more than `within_us` ahead of now then, it stays, and `at_us` of the answer is when it would not. Now is `at_us`,
+        unless the store has a clock that all who share it see.
+        """
 
 
 class Swept(NamedTuple):

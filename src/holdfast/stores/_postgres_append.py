@@ -1,7 +1,7 @@
 """A batch of appends in one round trip, and the way back to its answers when the reply was lost.
 
 The arguments are packed here, in the binary form in which PostgreSQL takes arrays: handing them over one by one took longer than the
-flush. Text may hold U+0000, which PostgreSQL refuses: that and U+0001 are written as two characters, in a way that keeps the order.
+flush.
 """
 
 # ruff: noqa: S608 (the columns of a head stand in one place)
@@ -19,8 +19,10 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from holdfast.store import Append, Head, Row, Stale
+from holdfast.store import Append, Ceiling, Head, Row, Stale
+from holdfast.stores._postgres_limits import reached
 from holdfast.stores._postgres_line import Connection
+from holdfast.stores._postgres_text import plain, sql_text
 
 STATEMENT = Path(__file__).with_name("postgres_append.sql").read_bytes()
 ONE_STATEMENT = Path(__file__).with_name("postgres_append_one.sql").read_bytes()
@@ -60,18 +62,21 @@ def get_ready(connection: Connection) -> None:
 
 def written(connection: Connection, batch: Sequence[Append]) -> list[Stale | None]:
     """Write the batch in one transaction; those that are refused come with the head that stands there."""
-    if not any(one.refs for one in batch):
+    if not any(one.refs or one.ceilings for one in batch):
         return _answers(connection, batch, _append(connection, batch))
     with connection.transaction():
-        connection.execute(BLOBS_STAY)
+        if any(one.refs for one in batch):
+            connection.execute(BLOBS_STAY)
         missing = {one.run_id: _missing(connection, one) for one in batch if one.refs}
-        whole = [one for one in batch if not missing.get(one.run_id)]
+        full = reached(connection, batch)
+        whole = [one for one in batch if not missing.get(one.run_id) and not full.get(one.run_id)]
         into = {whole[place].run_id for place in _append(connection, whole)} if whole else set()
         for one in whole:
             if one.refs and one.run_id in into:
                 connection.execute(REFER, (sql_text(one.run_id), list(one.refs)))
         answers = _answers(connection, batch, [place for place, one in enumerate(batch) if one.run_id in into])
-        return [_lacking(one, answer, missing.get(one.run_id, [])) for one, answer in zip(batch, answers, strict=True)]
+        lacks = [(missing.get(one.run_id, []), full.get(one.run_id, [])) for one in batch]
+        return [_lacking(one, answer, *lacking) for one, answer, lacking in zip(batch, answers, lacks, strict=True)]
 
 
 def landed(connection: Connection, batch: Sequence[Append]) -> list[Stale | None] | None:
@@ -97,20 +102,6 @@ def head_of(row: Sequence[Any]) -> Head:
 def row_of(row: Sequence[Any]) -> Row:
     """A row as it was given."""
     return Row._make(map(plain, row))
-
-
-def plain(value: Any) -> Any:
-    """Whatever came from the database, text as it was given."""
-    if type(value) is str and "\x01" in value:
-        return value.replace("\x01\x01", "\0").replace("\x01\x02", "\x01")
-    return value
-
-
-def sql_text(text: str) -> str:
-    """Text as PostgreSQL can hold it, in the same order."""
-    if "\0" in text or "\x01" in text:
-        return text.replace("\x01", "\x01\x02").replace("\0", "\x01\x01")
-    return text
 
 
 def tag(key: str, value: object) -> str:
@@ -247,9 +238,10 @@ def _missing(connection: Connection, one: Append) -> list[str]:
     return [digest for (digest,) in connection.execute(MISSING, (list(one.refs), sql_text(one.run_id)))]
 
 
-def _lacking(one: Append, answer: Stale | None, missing: Sequence[str]) -> Stale | None:
-    """The answer to an append whose blobs are not there: that is said only where it would have gone in otherwise."""
-    if answer is None or not missing:
+def _lacking(one: Append, answer: Stale | None, missing: Sequence[str], full: Sequence[Ceiling]) -> Stale | None:
+    """The answer to an append whose blobs are not there, or that has no room: said only where it would have gone in otherwise."""
+    if answer is None:
         return answer
     head = answer.head
-    return Stale(head, missing if (one.epoch, one.seq) == ((head.epoch, head.seq) if head else (0, 0)) else ())
+    believed = (one.epoch, one.seq) == ((head.epoch, head.seq) if head else (0, 0))
+    return Stale(head, missing or (), full or ()) if believed else Stale(head)

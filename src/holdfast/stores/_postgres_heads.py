@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.store import Head, Query
-from holdfast.stores._postgres_append import FIELDS, head_of, sql_text, tag
+from holdfast.stores._postgres_append import FIELDS, head_of, tag
 from holdfast.stores._postgres_line import Connection
+from holdfast.stores._postgres_text import sql_text
 
 STATUSES = """
     WITH RECURSIVE known (status) AS (

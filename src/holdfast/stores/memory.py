@@ -14,6 +14,8 @@ from holdfast.errors import StoreBusy
 from holdfast.store import (
     Append,
     Aside,
+    Ceiling,
+    Drawn,
     Head,
     Letter,
     Pulse,
@@ -28,6 +30,7 @@ from holdfast.store import (
     Tombstone,
 )
 from holdfast.stores._blob_files import condemned
+from holdfast.stores._meters import moved_on
 
 LIVE_LINES, LIVE_BYTES = 10_000, 8 * 1024 * 1024
 """What is kept at the most of all that runs emitted."""
@@ -49,6 +52,7 @@ class MemoryStore:
         self._aside: list[Aside] = []
         self._live: deque[tuple[int, str, bytes]] = deque()
         self._live_bytes = self._live_lines = 0
+        self._meters: dict[str, int] = {}
         self._graves: dict[str, Tombstone] = {}
         self._blobs: dict[str, tuple[bytes, int]] = {}
         self._parts: dict[str, list[str]] = {}
@@ -71,6 +75,9 @@ class MemoryStore:
         missing = [digest for digest in one.refs if digest not in self._blobs]
         if missing:
             return Stale(head, missing)
+        full = [ceiling for ceiling in one.ceilings if self._owned(ceiling, one.run_id) >= ceiling.most]
+        if full:
+            return Stale(head, full=full)
         if one.refs:
             self._refs.setdefault(one.run_id, set()).update(one.refs)
         self._heads[one.run_id] = one.head
@@ -78,6 +85,15 @@ class MemoryStore:
         for letter_id in one.takes:
             self._letters.pop(letter_id, None)
         return None
+
+    def _owned(self, ceiling: Ceiling, but: str) -> int:
+        others = (head for head in self._heads.values() if head.owner is not None and head.run_id != but)
+        return sum(getattr(head, ceiling.field) == ceiling.value for head in others)
+
+    def draw(self, meter: str, *, step_us: int, within_us: int | None, at_us: int) -> Drawn:
+        with self._lock:
+            drawn, self._meters[meter] = moved_on(self._meters.get(meter, 0), step_us=step_us, within_us=within_us, at_us=at_us)
+            return drawn
 
     def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
         with self._lock:

@@ -25,6 +25,7 @@ from holdfast.errors import StoreBusy, StoreError, StoreFailed
 from holdfast.store import (
     Append,
     Aside,
+    Drawn,
     Head,
     Letter,
     Pulse,
@@ -40,14 +41,16 @@ from holdfast.store import (
 )
 from holdfast.stores import _postgres_blobs as blobs
 from holdfast.stores import _postgres_changed as changed
+from holdfast.stores import _postgres_limits as limits
 from holdfast.stores import _postgres_live as live
 from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._postgres_address import address_of
-from holdfast.stores._postgres_append import get_ready, head_of, landed, plain, row_of, sql_text, written
+from holdfast.stores._postgres_append import get_ready, head_of, landed, row_of, written
 from holdfast.stores._postgres_check import findings
 from holdfast.stores._postgres_heads import listed
 from holdfast.stores._postgres_line import BUSY_LIMIT_S, PATIENCE_S, Connection, Line, Lines, Lost
 from holdfast.stores._postgres_schema import prepare, store_id
+from holdfast.stores._postgres_text import plain, sql_text
 
 READERS = 4
 TRIES = 5
@@ -150,6 +153,10 @@ class PostgresStore:
         wanted = [sql_text(run_id) for run_id in run_ids]
         found = self._others.run(lambda connection: connection.cursor(binary=True).execute(LETTERS, (wanted,)).fetchall())
         return [Letter._make(map(plain, row)) for row in found]
+
+    def draw(self, meter: str, *, step_us: int, within_us: int | None, at_us: int) -> Drawn:
+        del at_us
+        return self._others.run(lambda connection: limits.draw(connection, sql_text(meter), step_us=step_us, within_us=within_us))
 
     def enroll(self, owner: str) -> None:
         with self._os_errors():

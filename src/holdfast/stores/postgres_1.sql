@@ -79,6 +79,9 @@ CREATE TABLE owners (
     renewed_at timestamptz NOT NULL DEFAULT now()
 ) WITH (fillfactor = 60);
 
+-- Limits that processes share: each a point in time that moves on with what is drawn from it.
+CREATE TABLE meters (meter text COLLATE "C" PRIMARY KEY, stands_us bigint NOT NULL) WITH (fillfactor = 60);
+
 -- What stays of runs that were removed.
 CREATE TABLE pruned (
     run_id text COLLATE "C" PRIMARY KEY,

@@ -21,6 +21,8 @@ from holdfast.errors import StoreDamaged, StoreError
 from holdfast.store import (
     Append,
     Aside,
+    Ceiling,
+    Drawn,
     Head,
     Letter,
     Pulse,
@@ -37,6 +39,7 @@ from holdfast.store import (
 from holdfast.stores import _sqlite_blobs as blobs
 from holdfast.stores._blob_files import BlobFiles
 from holdfast.stores._live_files import LiveFiles
+from holdfast.stores._meters import moved_on
 from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._sqlite_aside import found_head, found_rows, move, moved
 from holdfast.stores._sqlite_check import findings, pages, sealed, unsealed
@@ -83,6 +86,10 @@ RESTING = f"SELECT {FIELDS} FROM runs INDEXED BY runs_resting WHERE owner IS NUL
 OWNED = f"SELECT {FIELDS} FROM runs INDEXED BY runs_owned WHERE owner IS NOT NULL"
 BEHIND = f"SELECT {FIELDS} FROM runs WHERE run_id > ?"
 DUE = f"SELECT {FIELDS} FROM runs INDEXED BY runs_due WHERE owner IS NULL AND wake_us <= ?"
+OTHERS = {
+    field: f"SELECT count(*) FROM runs INDEXED BY runs_owned WHERE owner IS NOT NULL AND {field} = ? AND run_id <> ?"
+    for field in ("queue", "agent", "lane")
+}
 IN_TURN = f"SELECT {FIELDS} FROM runs INDEXED BY runs_turn WHERE owner IS NULL AND status = ? AND queue = ?"
 ADDRESSED = (
     f"SELECT {FIELDS} FROM (SELECT DISTINCT run_id FROM letters INDEXED BY letters_run WHERE run_id > ?) "
@@ -167,6 +174,13 @@ class SqliteStore:
                 found += _resting(cursor, query, status)
         found.sort(key=lambda head: (-head.updated_us, head.run_id))
         return found[query.offset : query.offset + query.limit]
+
+    def draw(self, meter: str, *, step_us: int, within_us: int | None, at_us: int) -> Drawn:
+        with self._writer.transaction() as cursor:
+            stands_us = cursor.execute("SELECT stands_us FROM meters WHERE meter = ?", (meter,)).get or 0
+            drawn, stands_us = moved_on(stands_us, step_us=step_us, within_us=within_us, at_us=at_us)
+            cursor.execute("INSERT INTO meters VALUES (?1, ?2) ON CONFLICT DO UPDATE SET stands_us = ?2", (meter, stands_us))
+            return drawn
 
     def post(self, run_id: str, kind: str, body: bytes, at_us: int) -> int:
         with self._writer.transaction() as cursor:
@@ -318,10 +332,13 @@ class SqliteStore:
 
 
 def _append(cursor: apsw.Cursor, one: Append, files: BlobFiles) -> Stale | None:
-    run_id, epoch, seq, rows, head, takes, refs = one
+    run_id, epoch, seq, rows, head, takes, refs, ceilings = one
     if refs and (missing := blobs.missing(cursor, files, run_id, refs)):
         now = _head(cursor, run_id)
         return Stale(now, missing if (epoch, seq) == ((now.epoch, now.seq) if now else (0, 0)) else ())
+    if ceilings and (full := [ceiling for ceiling in ceilings if _is_reached(cursor, ceiling, run_id)]):
+        now = _head(cursor, run_id)
+        return Stale(now, full=full if (epoch, seq) == ((now.epoch, now.seq) if now else (0, 0)) else ())
     if epoch == seq == 0:
         cursor.execute(CREATE, head)
         if cursor.connection.changes() == 0:
@@ -340,6 +357,11 @@ def _append(cursor: apsw.Cursor, one: Append, files: BlobFiles) -> Stale | None:
     if refs:
         blobs.refer(cursor, run_id, refs)
     return None
+
+
+def _is_reached(cursor: apsw.Cursor, ceiling: Ceiling, run_id: str) -> bool:
+    field, value, most = ceiling
+    return bool(cursor.execute(OTHERS[field], (value, run_id)).get >= most)
 
 
 def _head(cursor: apsw.Cursor, run_id: str) -> Head | None:

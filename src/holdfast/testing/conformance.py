@@ -27,6 +27,7 @@ from holdfast.store import (
     Store,
 )
 from holdfast.testing.following import LiveConformance
+from holdfast.testing.metering import MeteredConformance
 from holdfast.testing.pruning import PrunableConformance
 from holdfast.testing.sample import (
     BIG,
@@ -48,7 +49,7 @@ from holdfast.testing.sample import (
 from holdfast.testing.shelf import ShelfConformance
 
 
-class StoreConformance(ShelfConformance, LiveConformance, PrunableConformance):
+class StoreConformance(ShelfConformance, LiveConformance, PrunableConformance, MeteredConformance):
     """Override `open`. Set `lasting` to False for a store that is gone when it is closed."""
 
     lasting = True
