@@ -44,6 +44,7 @@ PUBLIC = [
     "InDoubt",
     "Landed",
     "LeaseLost",
+    "Limit",
     "LostContext",
     "Misuse",
     "ModelChanged",

@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
+import holdfast.sync
+from agents_for_tests.sites import StillClock
 from holdfast import Holdfast
 from holdfast._worker import Drained, Worker
+from holdfast.store import Query
 from holdfast.stores.memory import MemoryStore
 
 BOUND_S = 20
@@ -173,3 +176,60 @@ def test_a_paused_run_stops_before_its_next_step_and_goes_on_when_it_is_resumed(
 
     asyncio.run(main())
     assert books.done == {"it first": 1, "it paid": 1, "it last": 1}
+
+
+def test_no_more_runs_of_a_key_execute_at_a_time_than_the_limit_lets() -> None:
+    together: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+
+    @hf.step
+    async def serve(key: str) -> None:
+        together[key] += 1
+        most[key] = max(most[key], together[key])
+        await asyncio.sleep(0.01)
+        together[key] -= 1
+
+    @hf.agent
+    async def serves(key: str) -> None:
+        await serve(key)
+
+    async def main() -> None:
+        with Holdfast(MemoryStore(), limits=[hf.Limit(each_key=True, running=1), hf.Limit(queue="default", running=3)]) as app:
+            for number in range(24):
+                app.submit(serves, f"k{number % 6}", run_id=f"run-{number}", key=f"k{number % 6}")
+            worker = Worker(app.engine, [serves], concurrency=12)
+            working = asyncio.create_task(worker.work())
+            await until(lambda: statuses(app) == {"done"})
+            worker.stop()
+            await working
+
+    asyncio.run(main())
+    assert set(most.values()) == {1}
+
+
+def test_runs_of_one_key_do_not_starve_those_of_another() -> None:
+    with Holdfast(MemoryStore()) as app:
+        for number in range(10):
+            app.submit(looks, f"a{number}", run_id=f"a{number}", key="a")
+        app.submit(looks, "b", run_id="b", key="b")
+        app.submit(looks, "urgent", run_id="urgent", key="a", priority=1)
+        order = [head.run_id for head in app.store.heads(Query(statuses=["queued"], queue="default"))]
+    assert order[:3] in (["urgent", "a0", "b"], ["urgent", "b", "a0"])
+
+
+def test_a_rate_is_shared_by_all_steps_that_use_a_resource() -> None:
+    clock = StillClock()
+
+    @hf.sync.step(uses="calls")
+    def call(number: int) -> int:
+        return number
+
+    @hf.sync.agent
+    def calls() -> float:
+        began_s = clock.now_us() / 1e6
+        for number in range(10):
+            call(number)
+        return clock.now_us() / 1e6 - began_s
+
+    with Holdfast(MemoryStore(), clock=clock, limits=[hf.Limit(resource="calls", amount=2, per="1s")]) as app:
+        assert 3.9 < app.run(calls) < 5.1

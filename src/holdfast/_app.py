@@ -21,6 +21,7 @@ from ._frames import interrupted, without_our_frames
 from ._handle import Handle, to_be_awaited
 from ._ids import checked_run_id, checked_text
 from ._lease import LEASE_S, Keeper, Observer
+from ._metering import Meter
 from ._options import refuse_unknown
 from ._ordering import RunOptions, checked_tags, not_an_agent, ordered, refuse_while_loading
 from ._run import OnAsk, Scope, place
@@ -29,6 +30,7 @@ from ._terminal import at_a_terminal
 from ._working import Working
 from .budget import Budget, checked
 from .errors import Misuse
+from .limits import Limit
 from .store import Store
 from .stores.opening import open_store
 
@@ -89,6 +91,7 @@ class Holdfast(Working):
         clock: Clock | None = None,
         on_ask: OnAsk | None = None,
         park_after: Duration = 0,
+        limits: Sequence[Limit] = (),
     ) -> None:
         opened = store if isinstance(store, Store) else open_store(default_store() if store is None else store)
         clock, lease_s = clock or SystemClock(), seconds(lease, "lease")
@@ -96,6 +99,7 @@ class Holdfast(Working):
             store=opened, clock=clock, committer=Committer(opened, clock), keeper=Keeper(opened, clock, lease_s),
             observer=Observer(opened, clock, lease_s), resources=tuple(resources), lease_s=lease_s,
             on_ask=_checked_on_ask(on_ask), park_after_s=seconds(park_after, "park_after"), nest=Children,
+            meter=Meter(opened, clock, limits),
         )  # fmt: skip
 
     @property

@@ -36,6 +36,9 @@ TRIAL_POLL_S = 0.05
 LEAVING = "leaving:"
 """What a line of execution waits for that begins nothing any more."""
 
+MOST_SUPPLY_S = 0.5
+"""How long a step waits for a resource before it looks again whether it is still wanted."""
+
 MOMENT_S = 0.005
 """How often a branch looks whether the question that another one is putting has been stored."""
 
@@ -167,6 +170,16 @@ def _before_it_began(call: Call, wait: Life[None]) -> Life[None]:
         if call.run.ended is None and not call.scope.cause():
             raise call.run.stop(RunInterrupted(call.run.id, call.step_id)) from error
         raise
+
+
+def supplied(call: Call) -> Life[None]:
+    """Go on once there is enough of every resource that the step uses, for all who share the store."""
+    uses = call.spec.uses
+    amounts = {uses: 1.0} if isinstance(uses, str) else dict(uses(*call.args, **call.kwargs)) if uses is not None else {}
+    for resource, amount in amounts.items():
+        while (wait_s := call.run.wait_s(resource, amount)) > 0:
+            call.run.check()
+            yield from _before_it_began(call, _moment(min(wait_s, MOST_SUPPLY_S)))
 
 
 def let_through(call: Call, circuit: Circuit) -> Life[None]:

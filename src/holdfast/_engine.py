@@ -13,10 +13,11 @@ from ._commit import Committer
 from ._decorators import Agent
 from ._journal import Journal
 from ._lease import Keeper, Observer
+from ._metering import Meter
 from ._run import Nest, OnAsk, Run
 from .budget import Budget
 from .codec.fingerprint import fingerprint
-from .store import Store
+from .store import Ceiling, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class Engine:
     on_ask: OnAsk | None = None
     park_after_s: float = 0.0
     nest: Callable[[Engine, Agent[..., Any]], Nest] | None = None
+    meter: Meter
 
 
 class Voice(Protocol):
@@ -87,6 +89,7 @@ class Order:
     queue: str = ""
     priority: int = 0
     lane: str = ""
+    ceilings: Sequence[Ceiling] = ()
     patient: bool = True
     """Whether to wait for whoever has the run, and to take one that was paused where its recorded arguments are used."""
 

@@ -306,6 +306,7 @@ class Run:
         self.seed = self.origin if journal.continued is None else f"{self.origin}~{journal.continued.generation}"
         self.agent: Agent[..., Any] | None = None
         self.holding = False  # whether outcomes of safe steps may wait for the next flush
+        self.wait_s: Callable[[str, float], float] = lambda _, __: 0.0  # until there is enough of a resource
         self.unawaited: dict[str, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self.watching: dict[str, Watched] = {}
         self.watch_calls: dict[str, int] = {}

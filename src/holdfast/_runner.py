@@ -20,7 +20,7 @@ from ._clock import to_datetime
 from ._commands import Pause
 from ._engine import Engine, Order
 from ._failpoints import reach
-from ._journal import Journal
+from ._journal import Crowded, Journal
 from ._ledger import recorded
 from ._letters import matters, tell_parent
 from ._playing import play_async, play_blocking
@@ -57,7 +57,7 @@ class Claim(NamedTuple):
 
 
 class Elsewhere(Exception):
-    """Somebody else has the run, and whoever wanted it has other things to do."""
+    """Somebody else has the run, or as many of its kind execute as may, and whoever wanted it has other things to do."""
 
 
 class Play(NamedTuple):
@@ -186,6 +186,7 @@ def _acquire(engine: Engine, order: Order) -> Errand:
         try:
             reach("claim.before")
             engine.keeper.enroll()
+            journal.ceilings = order.ceilings
             undoing = [order.undo] if order.undo is not None and order.undoes(journal) else []
             yield from _claimed(engine, Claim(journal, [claim, *forsaken, *undoing]))
             reach("claim.after")
@@ -205,6 +206,7 @@ def _acquire(engine: Engine, order: Order) -> Errand:
             nest=engine.nest(engine, order.agent) if engine.nest else None,
             above=order.nested.call.scope if order.nested else None,
         )  # fmt: skip
+        run.wait_s = engine.meter.wait_s
         run.agent, run.holding = order.agent, order.agent.durability == "milestone"
         return run
 
@@ -253,8 +255,10 @@ def _claimed(engine: Engine, claim: Claim) -> Errand:
     engine.committer.enter(1)
     try:
         yield claim
-    except BaseException:
+    except BaseException as error:
         engine.committer.enter(-1)
+        if isinstance(error, Crowded):
+            raise Elsewhere from error
         raise
 
 

@@ -16,7 +16,7 @@ from ._again import Before, made_before, takes_over, why_asked
 from ._asking import closing, consult
 from ._calls import SHOWN, Call, shown_call
 from ._commands import Came, Commit, Hang, Invoke, Life, Pause, Settle, Turn
-from ._door import let_through, model_changes, overheard, pass_the_door, within_budget
+from ._door import let_through, model_changes, overheard, pass_the_door, supplied, within_budget
 from ._doubt import Attempt, Finished, Found, Move, Uncertain, ask_first, opened, settle
 from ._failpoints import reach
 from ._landing import landing
@@ -203,6 +203,8 @@ def _safe(call: Call, attempt: int) -> Life[Any]:
     while True:
         if run.journal.ledger.limits or run.above is not None:
             yield from within_budget(call)
+        if spec.uses is not None:
+            yield from supplied(call)
         body = Body(call)
         call.started_at_us = run.clock.now_us()
         reach("step.before_body")
@@ -321,6 +323,8 @@ def _attempt(call: Call, number: int) -> Life[Move]:
         raise Parked  # the agent has returned: what a stray task would begin now, nobody would wait for
     if call.run.journal.ledger.limits or call.run.above is not None:
         yield from within_budget(call)
+    if call.spec.uses is not None:
+        yield from supplied(call)
     circuit = call.spec.breaker
     if circuit is None:
         return (yield from _carried_out(call, number))

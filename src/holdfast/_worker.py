@@ -21,6 +21,7 @@ from ._operate import order_for
 from ._ordering import not_an_agent
 from ._runner import Elsewhere, attend_async, attend_blocking
 from .errors import HoldfastError, LeaseLost, Misuse, RunCancelled, RunPaused, RunWaiting, StoreError
+from .limits import ceilings
 
 POLL_S = 0.2
 """How often a worker with room looks for runs that can go on."""
@@ -138,7 +139,7 @@ class Worker:
             self._shunned[run_id] = (found[0].epoch, found[0].seq)
             log.warning("run %s cannot go on here: %s", run_id, error)
             return None
-        return replace(order, patient=False)
+        return replace(order, patient=False, ceilings=ceilings(self._engine.meter.limits, found[0]))
 
     def _set_aside(self, journal: Journal, deaths: Sequence[rec.RunResumed]) -> None:
         """A run that kills those who execute it would go round the fleet: it is blocked, with what is known."""

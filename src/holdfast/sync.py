@@ -14,6 +14,7 @@ from . import (
     InDoubt,
     Landed,
     LeaseLost,
+    Limit,
     LostContext,
     Misuse,
     ModelChanged,
@@ -68,10 +69,10 @@ from ._timeouts import timeout_blocking as timeout
 
 __all__ = [
     "Artifact", "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError",
-    "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused",
-    "ReplayMismatch", "ResultNotKept", "Retention", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunPaused",
-    "RunPruned",
-    "RunWaiting", "Spent", "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict", "agent", "ask", "cleanup",
-    "continue_as", "current", "effect", "emit", "first", "gather", "key", "map", "milestone", "now", "partial", "plain", "receive",
-    "resend", "reset", "resource", "run", "send", "sleep", "start", "state", "step", "timeout", "usage", "verify", "watch",
+    "InDoubt", "Landed", "LeaseLost", "Limit", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded",
+    "Refused", "ReplayMismatch", "ResultNotKept", "Retention", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted",
+    "RunPaused", "RunPruned", "RunWaiting", "Spent", "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict",
+    "agent", "ask", "cleanup", "continue_as", "current", "effect", "emit", "first", "gather", "key", "map", "milestone", "now", "partial",
+    "plain", "receive", "resend", "reset", "resource", "run", "send", "sleep", "start", "state", "step", "timeout", "usage", "verify",
+    "watch",
 ]  # fmt: skip
