@@ -64,6 +64,7 @@ PUBLIC = [
     "RunPaused",
     "RunPruned",
     "RunWaiting",
+    "Schedule",
     "Spent",
     "StepFailed",
     "StoreError",

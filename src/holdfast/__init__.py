@@ -49,15 +49,16 @@ from .errors import (
 from .limits import Limit
 from .retention import Retention
 from .retry import Retry
+from .schedules import Schedule
 
 __all__ = [
     "Artifact", "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError",
     "InDoubt", "Landed", "LeaseLost", "Limit", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded",
     "Refused", "ReplayMismatch", "ResultNotKept", "Retention", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted",
-    "RunPaused", "RunPruned", "RunWaiting", "Spent", "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict",
-    "agent", "ask", "cleanup", "continue_as", "current", "effect", "emit", "first", "gather", "key", "map", "milestone", "now", "partial",
-    "plain", "receive", "resend", "reset", "resource", "run", "send", "sleep", "start", "state", "step", "timeout", "usage", "verify",
-    "watch",
+    "RunPaused", "RunPruned", "RunWaiting", "Schedule", "Spent", "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun",
+    "Verdict", "agent", "ask", "cleanup", "continue_as", "current", "effect", "emit", "first", "gather", "key", "map", "milestone", "now",
+    "partial", "plain", "receive", "resend", "reset", "resource", "run", "send", "sleep", "start", "state", "step", "timeout", "usage",
+    "verify", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

@@ -20,8 +20,10 @@ from ._journal import Journal
 from ._operate import order_for
 from ._ordering import not_an_agent
 from ._runner import Elsewhere, attend_async, attend_blocking
+from ._scheduling import Timetable
 from .errors import HoldfastError, LeaseLost, Misuse, RunCancelled, RunPaused, RunWaiting, StoreError
 from .limits import ceilings
+from .schedules import Schedule
 
 POLL_S = 0.2
 """How often a worker with room looks for runs that can go on."""
@@ -53,7 +55,7 @@ class Worker:
 
     def __init__(
         self, engine: Engine, agents: Sequence[Callable[..., Any]], *, concurrency: int, queues: Sequence[str] = (QUEUE,),
-        grace_s: float = GRACE_S,
+        grace_s: float = GRACE_S, schedules: Sequence[Schedule] = (),
     ) -> None:  # fmt: skip
         known = [agent for agent in agents if isinstance(agent, Agent)]
         if len(known) < len(agents):
@@ -64,6 +66,9 @@ class Worker:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise Misuse(f"two agents are named {twice!r}; nothing was begun. Give each a name of its own: @hf.agent(name=...)")
+        strange = [schedule.name for schedule in schedules if schedule.agent not in known]
+        if strange:
+            raise Misuse(f"the agent of schedule {strange[0]!r} is none of this worker's ({', '.join(names)}); nothing was begun")
         if concurrency < 1:
             raise Misuse(f"concurrency={concurrency}: a worker executes one run at a time at the least; nothing was begun")
         self._engine, self._agents, self._names = engine, known, names
@@ -72,6 +77,7 @@ class Worker:
         self._shunned: dict[str, tuple[int, int]] = {}
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="holdfast-worker")
         self._news = asyncio.Event()
+        self._timetable = Timetable(engine, schedules, queues[0])
         self.stopping = False
 
     @property
@@ -86,6 +92,7 @@ class Worker:
 
     async def work(self) -> Drained:
         """Take and execute runs until it is stopped, then let go of them; where this is cancelled, too."""
+        timekeeper = asyncio.create_task(self._timetable.keep())
         try:
             while not self.stopping:
                 rest_s = await self._fill()
@@ -94,6 +101,7 @@ class Worker:
                     await asyncio.wait_for(self._news.wait(), rest_s)
         finally:
             self.stopping = True
+            timekeeper.cancel()
             drained = await self._drained()
             self._threads.shutdown(wait=False)
         return drained

@@ -10,6 +10,7 @@ from ._duration import Duration, seconds
 from ._engine import Engine
 from ._handle import Handle
 from ._ordering import RunOptions, in_line, ordered
+from .schedules import Schedule
 
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
@@ -49,7 +50,7 @@ class Working:
 
     async def work(
         self, agents: Sequence[Callable[..., Any]], *, queues: Sequence[str] = (QUEUE,), concurrency: int = WORKERS_ROOM,
-        grace: Duration = "30s",
+        grace: Duration = "30s", schedules: Sequence[Schedule] = (),
     ) -> None:  # fmt: skip
         """Execute runs of these agents, whoever left them here, until this is cancelled; then hand over what is under way.
 
@@ -57,7 +58,8 @@ class Working:
         """
         from ._worker import Worker
 
-        await Worker(self.engine, agents, queues=queues, concurrency=concurrency, grace_s=seconds(grace, "grace")).work()
+        grace_s = seconds(grace, "grace")
+        await Worker(self.engine, agents, queues=queues, concurrency=concurrency, grace_s=grace_s, schedules=schedules).work()
 
     def pause(self, run_id: str, *, now: bool = False, by: str | None = None, reason: str = "") -> str:
         """Let nobody go on with a run until it is resumed; one that executes stops before its next step, with now=True at once."""
