@@ -119,7 +119,7 @@ def test_a_worker_that_stops_lets_an_effect_end_and_another_one_goes_on_behind_i
             working = asyncio.create_task(first.work())
             await until(books.entered.is_set)
             first.stop()
-            await asyncio.sleep(0)
+            await until(lambda: app.engine.keeper.runs["run"].leaving is not None)
             books.go_on.set()
             assert await working == Drained()
             assert app.show("run").status == "queued"

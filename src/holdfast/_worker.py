@@ -19,11 +19,13 @@ from ._engine import Engine, Order
 from ._journal import Journal
 from ._operate import order_for
 from ._ordering import not_an_agent
+from ._roster import introduction
 from ._runner import Elsewhere, attend_async, attend_blocking
 from ._scheduling import Timetable
 from .errors import HoldfastError, LeaseLost, Misuse, RunCancelled, RunPaused, RunWaiting, StoreError
 from .limits import ceilings
 from .schedules import Schedule
+from .store import Roster
 
 POLL_S = 0.2
 """How often a worker with room looks for runs that can go on."""
@@ -93,6 +95,7 @@ class Worker:
     async def work(self) -> Drained:
         """Take and execute runs until it is stopped, then let go of them; where this is cancelled, too."""
         timekeeper = asyncio.create_task(self._timetable.keep())
+        await asyncio.to_thread(self._introduce)
         try:
             while not self.stopping:
                 rest_s = await self._fill()
@@ -102,9 +105,22 @@ class Worker:
         finally:
             self.stopping = True
             timekeeper.cancel()
+            self._ask_to_leave(at_once=False)
+            await asyncio.to_thread(self._introduce)
             drained = await self._drained()
             self._threads.shutdown(wait=False)
         return drained
+
+    def _introduce(self) -> None:
+        """Let `holdfast workers` tell of this one; that nobody could be told is no reason not to work."""
+        engine = self._engine
+        try:
+            engine.keeper.enroll()
+            if isinstance(engine.store, Roster):
+                told = introduction(engine, agents=self._names, queues=self._queues, concurrency=self._room, stopping=self.stopping)
+                engine.store.introduce(engine.keeper.owner, told)
+        except StoreError as error:
+            log.warning("the store cannot be told who works on it: %s", error)
 
     async def _fill(self) -> float:
         """Take as many runs as there is room for; gives how long to rest before the next look."""
@@ -184,14 +200,17 @@ class Worker:
         stuck = await self._left(BREAK_S, at_once=True) if broken_off else ()
         return Drained(broken_off, stuck)
 
+    def _ask_to_leave(self, *, at_once: bool) -> None:
+        for run_id in self._tasks:
+            run = self._engine.keeper.runs.get(run_id)
+            if run is not None and (run.leaving is None or at_once):
+                run.leave(rec.RunReleased(reason="its worker stops"), at_once=at_once)
+
     async def _left(self, patience_s: float, *, at_once: bool) -> tuple[str, ...]:
         """Ask all runs to leave, and wait for them; gives those that did not in that time."""
         until_s = asyncio.get_running_loop().time() + patience_s
         while self._tasks and (left_s := until_s - asyncio.get_running_loop().time()) > 0:
-            for run_id in self._tasks:  # again and again: one may have been claimed a moment ago
-                run = self._engine.keeper.runs.get(run_id)
-                if run is not None and (run.leaving is None or at_once):
-                    run.leave(rec.RunReleased(reason="its worker stops"), at_once=at_once)
+            self._ask_to_leave(at_once=at_once)  # again and again: one may have been claimed a moment ago
             at_once = False
             await asyncio.wait(self._tasks.values(), timeout=min(left_s, POLL_S))
         return tuple(self._tasks)

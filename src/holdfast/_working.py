@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
 from ._chain import QUEUE
 from ._duration import Duration, seconds
@@ -11,6 +11,9 @@ from ._engine import Engine
 from ._handle import Handle
 from ._ordering import RunOptions, in_line, ordered
 from .schedules import Schedule
+
+if TYPE_CHECKING:
+    from ._roster import WorkerView
 
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
@@ -60,6 +63,12 @@ class Working:
 
         grace_s = seconds(grace, "grace")
         await Worker(self.engine, agents, queues=queues, concurrency=concurrency, grace_s=grace_s, schedules=schedules).work()
+
+    def workers(self) -> list[WorkerView]:
+        """The processes that work on this store, whether they live, and what they execute."""
+        from . import _roster
+
+        return _roster.workers(self.engine)
 
     def pause(self, run_id: str, *, now: bool = False, by: str | None = None, reason: str = "") -> str:
         """Let nobody go on with a run until it is resumed; one that executes stops before its next step, with now=True at once."""

@@ -319,6 +319,25 @@ class Prunable(Protocol):
         """Give free room back to whoever lent it. It may take long, need as much room again, and hold up everybody who writes."""
 
 
+class Enrolled(NamedTuple):
+    """An owner that is known, how often it has renewed, and what it says of itself."""
+
+    owner: str
+    beat: int
+    about: bytes
+
+
+@runtime_checkable
+class Roster(Protocol):
+    """A store that tells who works on it."""
+
+    def introduce(self, owner: str, about: bytes) -> None:
+        """Keep what an owner that is enrolled says of itself, until it retires; said again, the last holds."""
+
+    def owners(self) -> list[Enrolled]:
+        """All owners that are enrolled, in the order of their names."""
+
+
 class Drawn(NamedTuple):
     """What somebody drew from a meter: when his turn is, or, where `granted` is not, when to ask again."""
 

@@ -16,6 +16,7 @@ from holdfast.store import (
     Aside,
     Ceiling,
     Drawn,
+    Enrolled,
     Head,
     Letter,
     Pulse,
@@ -52,6 +53,7 @@ class MemoryStore:
         self._aside: list[Aside] = []
         self._live: deque[tuple[int, str, bytes]] = deque()
         self._live_bytes = self._live_lines = 0
+        self._about: dict[str, bytes] = {}
         self._meters: dict[str, int] = {}
         self._graves: dict[str, Tombstone] = {}
         self._blobs: dict[str, tuple[bytes, int]] = {}
@@ -133,6 +135,13 @@ class MemoryStore:
 
     def retire(self, owner: str) -> None:
         self._beats.pop(owner, None)
+        self._about.pop(owner, None)
+
+    def introduce(self, owner: str, about: bytes) -> None:
+        self._about[owner] = about
+
+    def owners(self) -> list[Enrolled]:
+        return [Enrolled(owner, beat, self._about.get(owner, b"")) for owner, beat in sorted(self._beats.items())]
 
     def pulse(self, owner: str) -> Pulse | None:
         beat = self._beats.get(owner)

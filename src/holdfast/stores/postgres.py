@@ -26,6 +26,7 @@ from holdfast.store import (
     Append,
     Aside,
     Drawn,
+    Enrolled,
     Head,
     Letter,
     Pulse,
@@ -65,6 +66,8 @@ LETTERS = "SELECT letter_id, run_id, at_us, kind, body FROM letters WHERE run_id
 ENROLL = "INSERT INTO owners VALUES (%b, 1) ON CONFLICT DO NOTHING"
 RENEW = "UPDATE owners SET beat = beat + 1, renewed_at = clock_timestamp() WHERE owner = %b"
 RETIRE = "DELETE FROM owners WHERE owner = %b"
+INTRODUCE = "UPDATE owners SET about = %b WHERE owner = %b"
+OWNERS = "SELECT owner, beat, about FROM owners ORDER BY owner"
 PULSE = "SELECT beat FROM owners WHERE owner = %b"
 ONE_MOMENT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -175,6 +178,13 @@ class PostgresStore:
         self._owner(RETIRE, owner)
         with self._os_errors():
             self._locks.release(owner)
+
+    def introduce(self, owner: str, about: bytes) -> None:
+        self._others.run(lambda connection: connection.execute(INTRODUCE, (about, sql_text(owner))))
+
+    def owners(self) -> list[Enrolled]:
+        found = self._others.run(lambda connection: connection.cursor(binary=True).execute(OWNERS).fetchall())
+        return [Enrolled._make(map(plain, row)) for row in found]
 
     def pulse(self, owner: str) -> Pulse | None:
         found = self._others.run(lambda connection: connection.execute(PULSE, (sql_text(owner),)).fetchall())

@@ -76,7 +76,8 @@ CREATE TABLE owners (
     owner text COLLATE "C" PRIMARY KEY,
     beat bigint NOT NULL,
     enrolled_at timestamptz NOT NULL DEFAULT now(),
-    renewed_at timestamptz NOT NULL DEFAULT now()
+    renewed_at timestamptz NOT NULL DEFAULT now(),
+    about bytea NOT NULL DEFAULT ''
 ) WITH (fillfactor = 60);
 
 -- Limits that processes share: each a point in time that moves on with what is drawn from it.

@@ -23,6 +23,7 @@ from holdfast.store import (
     Aside,
     Ceiling,
     Drawn,
+    Enrolled,
     Head,
     Letter,
     Pulse,
@@ -200,7 +201,7 @@ class SqliteStore:
             self._locks.hold(owner)
         try:
             with self._writer.transaction() as cursor:
-                cursor.execute("INSERT INTO owners VALUES (?, 1)", (owner,))
+                cursor.execute("INSERT INTO owners VALUES (?, 1, x'')", (owner,))
         except StoreError:
             self._locks.release(owner)
             raise
@@ -215,6 +216,14 @@ class SqliteStore:
             cursor.execute("DELETE FROM owners WHERE owner = ?", (owner,))
         with os_errors(self.url):
             self._locks.release(owner)
+
+    def introduce(self, owner: str, about: bytes) -> None:
+        with self._writer.transaction() as cursor:
+            cursor.execute("UPDATE owners SET about = ? WHERE owner = ?", (about, owner))
+
+    def owners(self) -> list[Enrolled]:
+        with self._reader.transaction() as cursor:
+            return [Enrolled._make(row) for row in cursor.execute("SELECT owner, beat, about FROM owners ORDER BY owner")]
 
     def pulse(self, owner: str) -> Pulse | None:
         with self._reader.transaction() as cursor:

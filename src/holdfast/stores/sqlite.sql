@@ -67,5 +67,5 @@ CREATE INDEX letters_run ON letters (run_id);
 -- Limits that processes share: each a point in time that moves on with what is drawn from it.
 CREATE TABLE meters (meter TEXT PRIMARY KEY, stands_us INTEGER NOT NULL) STRICT, WITHOUT ROWID;
 
--- The processes that may own runs, and how often each has renewed; the proof of death is a lock file beside the database.
-CREATE TABLE owners (owner TEXT PRIMARY KEY, beat INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+-- The processes that may own runs, how often each has renewed, and what it says of itself; the proof of death is a lock file beside the database.
+CREATE TABLE owners (owner TEXT PRIMARY KEY, beat INTEGER NOT NULL, about BLOB NOT NULL) STRICT, WITHOUT ROWID;

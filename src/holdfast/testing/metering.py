@@ -1,4 +1,4 @@
-"""The part of the conformance suite for stores that share limits: every promise of `holdfast.store.Metered` as a test."""
+"""The part of the conformance suite for stores that many share: every promise of `holdfast.store.Metered` and `Roster` as a test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store import Append, Ceiling, Drawn, Metered, Stale, Store
+from holdfast.store import Append, Ceiling, Drawn, Enrolled, Metered, Roster, Stale, Store
 from holdfast.testing.sample import WRITERS, head, keep, row
 
 FAR_US = 4_000_000_000_000_000
@@ -96,6 +96,18 @@ class MeteredConformance:
         for run_id in ("a", "b"):
             resting(store, run_id)
         assert store.append([claim("a", ceiling), claim("b", ceiling)]) == [None, Stale(store.head("b"), full=[ceiling])]
+
+    def test_those_who_are_enrolled_are_told_with_what_they_say_of_themselves(self, store: Store) -> None:
+        if not isinstance(store, Roster):
+            pytest.skip("this store does not tell who works on it")
+        for owner in ("b", "a"):
+            store.enroll(owner)
+        store.introduce("a", b"first")
+        store.introduce("a", b"host 1")
+        store.renew("b")
+        assert store.owners() == [Enrolled("a", 1, b"host 1"), Enrolled("b", 2, b"")]
+        store.retire("a")
+        assert store.owners() == [Enrolled("b", 2, b"")]
 
     def test_a_meter_moves_on_with_what_is_drawn(self, store: Store) -> None:
         meter = metered(store)
