@@ -73,6 +73,8 @@ class Worker:
             raise Misuse(f"the agent of schedule {strange[0]!r} is none of this worker's ({', '.join(names)}); nothing was begun")
         if concurrency < 1:
             raise Misuse(f"concurrency={concurrency}: a worker executes one run at a time at the least; nothing was begun")
+        if not queues:
+            raise Misuse("queues= names no queue; nothing was begun")
         self._engine, self._agents, self._names = engine, known, names
         self._queues, self._room, self._grace_s = queues, concurrency, grace_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -86,6 +88,11 @@ class Worker:
     def executes(self) -> list[str]:
         """The runs that it has now."""
         return list(self._tasks)
+
+    def told(self) -> str:
+        """What it does, in a few words."""
+        what = f"{', '.join(sorted(self._names))}, up to {self._room} runs at a time"
+        return f"{what}, of queue {', '.join(self._queues)}" if tuple(self._queues) != (QUEUE,) else what
 
     def stop(self) -> None:
         """Take nothing more and hand over what is there; on the worker's own loop."""

@@ -357,6 +357,7 @@ app.command(epilog=timetravel.EDIT_EXAMPLES)(timetravel.edit)
 app.command(epilog=examples("holdfast artifact order-47", "holdfast artifact order-47 3f7a91 --to report.pdf"))(artifacts.artifact)
 app.command(epilog=EPILOG)(prune)
 app.command(epilog=working.EXAMPLES)(working.worker)
+app.command(epilog=working.WORKERS)(working.workers)
 
 
 @app.command(epilog=examples("holdfast demo"))

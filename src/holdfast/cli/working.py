@@ -8,18 +8,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from holdfast import Holdfast
+from holdfast import Holdfast, Limit, Schedule
+from holdfast._chain import QUEUE
 from holdfast._worker import Drained, Worker
 from holdfast._working import WORKERS_ROOM
-from holdfast.cli.app_file import AnyAgent, agents_in, loaded, resources_in
+from holdfast.cli.app_file import agents_in, declared_in, loaded, resources_in
 from holdfast.cli.exits import Exit
+from holdfast.cli.fleet import fleet_page
 from holdfast.cli.health import Health
 from holdfast.cli.location import meant, opened
 from holdfast.cli.options import ByOption, JsonOption, ReasonOption, RunArgument, StoreOption, examples, read_duration
@@ -33,6 +34,7 @@ EXAMPLES = examples(
     "holdfast worker app.py --concurrency 50", "holdfast worker app.py --store postgresql://db/runs --health 8080",
     "holdfast worker app.py --watch"
 )  # fmt: skip
+WORKERS = examples("holdfast workers", "holdfast workers --json")
 PAUSES = examples("holdfast pause order-47 --reason 'the price is wrong'", "holdfast pause order-47 --now", "holdfast resume order-47")
 
 LOOK_S = 0.5
@@ -42,6 +44,9 @@ LOOK_S = 0.5
 def worker(
     app: Annotated[Path, typer.Argument(metavar="APP.py", help="The file that defines the agents.")],
     *,
+    queue: Annotated[
+        list[str] | None, typer.Option("--queue", metavar="NAME", help="Take runs of this queue; may be repeated.  [default: default]")
+    ] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", metavar="N", min=1, help="Runs at a time.")] = WORKERS_ROOM,
     grace: Annotated[str, typer.Option("--grace", metavar="DURATION", help="How long steps may take to end when it stops.")] = "30s",
     health: Annotated[
@@ -61,21 +66,23 @@ def worker(
         return _watched(app)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     module = loaded(app)
-    with Holdfast(meant(store)[0], resources=resources_in(module, app)) as holdfast:
-        drained = asyncio.run(_worked(holdfast, agents_in(module), concurrency=concurrency, grace_s=grace_s, health=health))
+    with Holdfast(meant(store)[0], resources=resources_in(module, app), limits=declared_in(module, Limit)) as holdfast:
+        working = Worker(
+            holdfast.engine, agents_in(module), queues=queue or (QUEUE,), concurrency=concurrency, grace_s=grace_s,
+            schedules=declared_in(module, Schedule),
+        )  # fmt: skip
+        log.info("working on %s: %s", holdfast.store.url, working.told())
+        drained = asyncio.run(_worked(holdfast, working, health))
     for run_id in drained.broken_off:
         complain(f"run {run_id}: a step was broken off; where it was an effect, `holdfast inbox` will ask about it")
     return Exit.WAITING if drained.broken_off else Exit.FINE
 
 
-async def _worked(holdfast: Holdfast, agents: Sequence[AnyAgent], *, concurrency: int, grace_s: float, health: int | None) -> Drained:
+async def _worked(holdfast: Holdfast, working: Worker, health: int | None) -> Drained:
     """Work until a signal comes; at the second one nothing is waited for."""
-    working = Worker(holdfast.engine, agents, concurrency=concurrency, grace_s=grace_s)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _told_to_stop, working)
-    names = ", ".join(sorted(agent.name for agent in agents))
-    log.info("working on %s: %s, up to %d runs at a time", holdfast.store.url, names, concurrency)
     with nullcontext() if health is None else Health(health, lambda: _ready(working, holdfast)):
         return await working.work()
 
@@ -121,6 +128,15 @@ def _stamps(app: Path) -> dict[Path, int]:
         with suppress(OSError):
             found[path] = path.stat().st_mtime_ns
     return found
+
+
+def workers(*, store: StoreOption = None, as_json: JsonOption = False) -> Exit:
+    """The processes that work on a store, and what they do."""
+    screen = Screen(store, as_json)
+    with opened(store) as holdfast:
+        found = holdfast.workers()
+        screen.say(fleet_page(found, screen.setting()), store=holdfast.store.url, workers=found)
+    return Exit.FINE
 
 
 def pause(
