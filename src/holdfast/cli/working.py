@@ -16,6 +16,7 @@ import typer
 
 from holdfast import Holdfast, Limit, Schedule
 from holdfast._chain import QUEUE
+from holdfast._lease import LEASE_S
 from holdfast._worker import Drained, Worker
 from holdfast._working import WORKERS_ROOM
 from holdfast.cli.app_file import agents_in, declared_in, loaded, resources_in
@@ -52,6 +53,9 @@ def worker(
     health: Annotated[
         int | None, typer.Option("--health", metavar="PORT", min=0, max=65535, help="Answer /health and /ready there, on every address.")
     ] = None,
+    lease: Annotated[
+        str, typer.Option("--lease", metavar="DURATION", help="Silent for so long, a worker elsewhere counts as gone; the same for all.")
+    ] = f"{LEASE_S:g}s",
     watch: Annotated[bool, typer.Option("--watch", help="Start anew when a Python file beside APP.py changes: for development.")] = False,
     store: StoreOption = None,
 ) -> Exit:
@@ -66,7 +70,9 @@ def worker(
         return _watched(app)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     module = loaded(app)
-    with Holdfast(meant(store)[0], resources=resources_in(module, app), limits=declared_in(module, Limit)) as holdfast:
+    lease_s = read_duration(lease, "--lease") or LEASE_S
+    given = resources_in(module, app)
+    with Holdfast(meant(store)[0], resources=given, limits=declared_in(module, Limit), lease=lease_s) as holdfast:
         working = Worker(
             holdfast.engine, agents_in(module), queues=queue or (QUEUE,), concurrency=concurrency, grace_s=grace_s,
             schedules=declared_in(module, Schedule),
