@@ -135,7 +135,8 @@ class Fleet:
         self._over(noted)
 
     def drain(self, member: Member) -> None:
-        """It is told to stop, as a deploy does."""
+        """It is told to stop, as a deploy does, once it works."""
+        _until(lambda: member.process.pid in self.ledger.pids.values())
         self._begun("drained", member.process.pid)
         member.process.terminate()
         with suppress(subprocess.TimeoutExpired):
@@ -162,6 +163,12 @@ class Fleet:
 
     def actions(self) -> dict[str, Callable[[Member], None]]:
         return {each.__name__: each for each in (self.kill, self.stop, self.part, self.cut, self.drain, self.restart)}
+
+
+def _until(true: Callable[[], bool], limit_s: float = EXIT_LIMIT_S) -> None:
+    until_s = time.monotonic() + limit_s
+    while not true() and time.monotonic() < until_s:
+        threading.Event().wait(0.05)
 
 
 def plan(seed: int, kinds: Sequence[str]) -> Callable[[Fleet], tuple[str, Member]]:

@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,6 +25,7 @@ from holdfast.store import Append, Head, Stale
 
 HOST = "127.0.0.1"
 TIMEOUT_S = 30.0
+TAKES_S = 0.15
 NARROW, CALLS = 3, 20
 LIMITS = [
     hf.Limit(queue="narrow", running=NARROW),
@@ -58,8 +60,12 @@ def inside() -> Iterator[None]:
 
 
 def booked(name: str, order: str, key: str, *, remembers: bool = False) -> str:
+    """An effect: time passes before it happens, and before it is known that it did."""
     with inside():
-        return tell("book", name=name, order=order, key=key, remembers=remembers)
+        time.sleep(TAKES_S)
+        receipt = tell("book", name=name, order=order, key=key, remembers=remembers)
+        time.sleep(TAKES_S)
+        return receipt
 
 
 def found(order: str) -> hf.Verdict[str]:
@@ -75,20 +81,18 @@ async def find(order: str) -> hf.Verdict[str]:
 def called() -> None:
     with inside():
         tell("call")
+        time.sleep(TAKES_S)
 
 
 @hf.step(uses="calls")
 async def look(order: str, nr: int) -> int:
     await asyncio.to_thread(called)
-    await asyncio.sleep(0.05)
     return nr
 
 
 @hf.effect(in_doubt=hf.verify(find, settle="1s"))
 async def charge(order: str) -> str:
-    receipt = await asyncio.to_thread(booked, "charge", order, hf.key())
-    await asyncio.sleep(0.05)
-    return receipt
+    return await asyncio.to_thread(booked, "charge", order, hf.key())
 
 
 @hf.effect(in_doubt="ask")
