@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -96,11 +97,11 @@ class People(threading.Thread):
         passed = min(1.0, (time.time() - self.began_s) / max(1.0, self.wanted.seconds / 2))
         for number in range(len(self.left), round(self.wanted.runs * (0.5 + passed / 2))):
             run_id, order = f"run-{number}", f"o-{number}"
-            where = {"queue": "narrow" if number % 3 == 0 else "default", "key": f"k{number // 4 % KEYS}" if number % 4 == 1 else ""}
+            queue, key = "narrow" if number % 3 == 0 else "default", f"k{number // 4 % KEYS}" if number % 4 == 1 else ""
             if number % 7 == 6:
-                self.app.submit(fleet_app.sells, order, run_id=run_id, **where)
+                self.app.submit(fleet_app.sells, order, run_id=run_id, queue=queue, key=key)
             else:
-                self.app.submit(fleet_app.buys, order, KINDS[number % 4], run_id=run_id, **where)
+                self.app.submit(fleet_app.buys, order, KINDS[number % 4], run_id=run_id, queue=queue, key=key)
             self.left[run_id] = order
 
     def _learn_who_works(self) -> None:
@@ -232,7 +233,7 @@ def main() -> int:
     parser.add_argument("--broken", default="")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="holdfast-chaos-"))
-    wanted = Wanted(seed=options.seed, runs=options.runs, seconds=options.seconds, broken=options.broken, say=lambda line: print(line, flush=True))
+    wanted = Wanted(seed=options.seed, runs=options.runs, seconds=options.seconds, broken=options.broken, say=partial(print, flush=True))
     began_s = time.monotonic()
     with server() as database:
         outcome = chaos(wanted, database, folder)

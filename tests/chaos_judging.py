@@ -110,7 +110,8 @@ def unexcused(runs: Iterable[Stored], excused: Callable[[str, float], bool]) -> 
     """Nobody loses a run who was alive, in touch with the store, and not told to stop."""
     for one in takeovers(runs):
         if not excused(one.owner, one.at_s):
-            yield f"run {one.run_id} was taken over by {one.by} from {one.owner}, which was alive and undisturbed: it did not renew its lease"
+            why = "which was alive and undisturbed: it did not renew its lease"
+            yield f"run {one.run_id} was taken over by {one.by} from {one.owner}, {why}"
 
 
 # --- limits ---------------------------------------------------------------------------------------------------------

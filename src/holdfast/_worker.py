@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,19 +14,20 @@ from typing import Any, NamedTuple
 
 from . import _records as rec
 from ._chain import QUEUE
-from ._claiming import claimable, deadly
+from ._claiming import Death, claimable, deaths_of, too_deadly
 from ._decorators import Agent
 from ._engine import Engine, Order
-from ._journal import Journal
+from ._inspect import loaded
+from ._journal import Crowded, Journal
 from ._operate import order_for
 from ._ordering import not_an_agent
 from ._roster import introduction
 from ._runner import Elsewhere, attend_async, attend_blocking
 from ._scheduling import Timetable
-from .errors import HoldfastError, LeaseLost, Misuse, RunCancelled, RunPaused, RunWaiting, StoreError
+from .errors import HoldfastError, LeaseLost, Misuse, RunCancelled, RunPaused, RunWaiting, StoreBusy, StoreError, StoreFailed
 from .limits import ceilings
 from .schedules import Schedule
-from .store import Roster
+from .store import Ceiling, Head, Roster
 
 POLL_S = 0.2
 """How often a worker with room looks for runs that can go on."""
@@ -39,8 +41,8 @@ GRACE_S = 30.0
 BREAK_S = 5.0
 """How long code may take that is broken off."""
 
-MOST_DEATHS = 3
-"""So many processes may die in a row of a run, without a record in between, before it is set aside."""
+MOST_SHUNNED = 10_000
+"""Runs that cannot go on here, and ceilings that were reached, which are remembered."""
 
 log = logging.getLogger("holdfast")
 
@@ -79,6 +81,8 @@ class Worker:
         self._queues, self._room, self._grace_s = queues, concurrency, grace_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._shunned: dict[str, tuple[int, int]] = {}
+        self._full_until_s: dict[Ceiling, float] = {}
+        self._rests_until_s: dict[str, float] = {}
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="holdfast-worker")
         self._news = asyncio.Event()
         self._timetable = Timetable(engine, schedules, queues[0])
@@ -148,37 +152,54 @@ class Worker:
         self._news.set()
 
     def _orders(self, room: int) -> Iterator[Order]:
-        """What is to be executed next."""
-        for run_id in claimable(self._engine, self._names, self._queues):
-            if run_id not in self._tasks and (order := self._order(run_id)) is not None:
+        """What is to be executed next; of what has a ceiling no more than it lets, and nothing while it is known to be reached."""
+        asked: Counter[Ceiling] = Counter()
+        for head in claimable(self._engine, self._names, self._queues):
+            above = ceilings(self._engine.meter.limits, head)
+            if head.run_id in self._tasks or any(asked[one] >= one.most or self._is_full(one) for one in above):
+                continue
+            if (order := self._order(head, above)) is not None:
+                asked.update(above)
                 yield order
                 room -= 1
             if not room:
                 return
 
-    def _order(self, run_id: str) -> Order | None:
+    def _is_full(self, ceiling: Ceiling) -> bool:
+        return self._full_until_s.get(ceiling, 0.0) > self._engine.clock.monotonic_s()
+
+    def _order(self, head: Head, above: Sequence[Ceiling]) -> Order | None:
         """How to go on with a run; None for one that cannot go on as it stands, which is not tried again before it has moved."""
-        found = self._engine.store.load(run_id)
-        if found is None or self._shunned.get(run_id) == (found[0].epoch, found[0].seq):
+        run_id, rests_until_s = head.run_id, self._rests_until_s.pop(head.run_id, 0.0)
+        if rests_until_s > self._engine.clock.monotonic_s():
+            self._rests_until_s[run_id] = rests_until_s
+            return None
+        if self._shunned.get(run_id) == (head.epoch, head.seq):
             return None
         try:
+            found = loaded(self._engine, run_id)
             order = order_for(self._engine, run_id, self._agents, where="this worker", wait=False)
-            if len(deaths := deadly(found[1])) >= MOST_DEATHS:
-                self._set_aside(Journal.load(*found), deaths)
+            if too_deadly(died := deaths_of(self._engine, *found)):
+                self._set_aside(Journal.load(*found), died)
                 return None
+        except (StoreFailed, StoreBusy):
+            raise
         except HoldfastError as error:
-            self._shunned[run_id] = (found[0].epoch, found[0].seq)
+            self._shun(run_id, head)
             log.warning("run %s cannot go on here: %s", run_id, error)
             return None
-        return replace(order, patient=False, ceilings=ceilings(self._engine.meter.limits, found[0]))
+        return replace(order, patient=False, ceilings=above)
 
-    def _set_aside(self, journal: Journal, deaths: Sequence[rec.RunResumed]) -> None:
+    def _set_aside(self, journal: Journal, died: Sequence[Death]) -> None:
         """A run that kills those who execute it would go round the fleet: it is blocked, with what is known."""
-        last = ", ".join(death.owner for death in reversed(deaths))
-        why = f"it was taken over {len(deaths)} times in a row from processes that had died and recorded nothing; the last were {last}"
-        error = {"type": "DeadlyRun", "message": f"{why}. Out of memory, or a crash in native code? `holdfast resume` tries it again"}
+        proven, last = sum(death.proven for death in died), ", ".join(death.owner for death in reversed(died))
+        silent = f", {len(died) - proven} more fell silent" if proven < len(died) else ""
+        begun = [step_id for step_id, history in journal.histories.items() if history.started_epoch and history.outcome is None]
+        inside = f" The last to begin, without an outcome: step {', '.join(begun[-3:])}." if begun else ""
+        why = f"{proven} processes that executed it died{silent}, and it did not get on meanwhile; the last were {last}.{inside}"
+        error = {"type": "DeadlyRun", "message": f"{why} Out of memory, or a crash in native code? `holdfast resume` tries it again"}
         with suppress(LeaseLost):  # somebody else has taken it meanwhile
-            resumed = rec.RunResumed(owner="", why="set aside", silent=False)
+            resumed = rec.RunResumed(owner="", why="set aside", silent=proven < len(died))
             self._engine.committer.commit(journal, [resumed, rec.RunBlocked(error=error)])
             log.error("run %s is blocked: %s", journal.head.run_id, why)
 
@@ -190,16 +211,28 @@ class Worker:
             else:
                 await asyncio.get_running_loop().run_in_executor(self._threads, attend_blocking, self._engine, order)
         except (Elsewhere, RunWaiting, RunPaused, RunCancelled, LeaseLost) as left:
+            self._learn(left)
             log.debug("run %s: %s", order.run_id, left)
+        except StoreError as error:
+            self._rests_until_s[order.run_id] = self._engine.clock.monotonic_s() + AWAY_S
+            log.warning("run %s: the store could not be used, trying again in %g s: %s", order.run_id, AWAY_S, error)
         except Exception as error:  # noqa: BLE001 (the run is what failed, not the worker)
-            self._shun(order.run_id)
+            with suppress(StoreError):
+                self._shun(order.run_id, self._engine.store.head(order.run_id))
             log.warning("run %s: %s: %s", order.run_id, type(error).__name__, error)
 
-    def _shun(self, run_id: str) -> None:
+    def _learn(self, left: BaseException) -> None:
+        """Where there was no room for a run, those with the same ceiling are passed over for a moment."""
+        full = left.__cause__.full if isinstance(left.__cause__, Crowded) else ()
+        if len(self._full_until_s) >= MOST_SHUNNED:
+            self._full_until_s.clear()
+        self._full_until_s |= dict.fromkeys(full, self._engine.clock.monotonic_s() + POLL_S)
+
+    def _shun(self, run_id: str, head: Head | None) -> None:
         """Do not try a run again that stands where it stood, if it does: what hindered it was not recorded with it."""
-        with suppress(StoreError):
-            head = self._engine.store.head(run_id)
-            self._shunned[run_id] = (head.epoch, head.seq) if head is not None else (0, 0)
+        if len(self._shunned) >= MOST_SHUNNED:
+            self._shunned.clear()
+        self._shunned[run_id] = (head.epoch, head.seq) if head is not None else (0, 0)
 
     async def _drained(self) -> Drained:
         """Let go of what executes: at the next step, after the grace time at once."""

@@ -170,6 +170,26 @@ async def pays(order: str) -> str:
     return await pay(order)
 
 
+@hf.agent
+async def pays_and_mails(order: str) -> str:
+    """An effect that ends when the ledger lets it, and another one behind it."""
+    await pay(order)
+    return await mail(order)
+
+
+@hf.sync.effect(in_doubt="ask")
+def block(order: str) -> str:
+    with inside():
+        tell("hold")
+        return tell("book", name="block", order=order, key=hf.key(), remembers=False)
+
+
+@hf.sync.agent
+def blocks(order: str) -> str:
+    """An effect in a thread, which nobody can break off."""
+    return block(order)
+
+
 @hf.step
 async def die(order: str, after_s: float) -> str:
     await asyncio.sleep(after_s)
@@ -194,10 +214,10 @@ def without_fence() -> None:
     fenced = PostgresStore.append
 
     def append(store: PostgresStore, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
-        answers = fenced(store, batch, wait=wait)
-        return [answer if answer is None else _forced(partial(fenced, store), one, answer) for one, answer in zip(batch, answers, strict=True)]
+        again, answers = partial(fenced, store), fenced(store, batch, wait=wait)
+        return [_forced(again, one, answer) for one, answer in zip(batch, answers, strict=True)]
 
-    PostgresStore.append = append  # type: ignore[method-assign]
+    PostgresStore.append = append  # type: ignore[method-assign, assignment]
 
 
 def _forced(fenced: Callable[[Sequence[Append]], list[Stale | None]], one: Append, answer: Stale | None) -> Stale | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import subprocess
 import sys
-import time
+import threading
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +28,7 @@ from holdfast.cli.health import Health
 from holdfast.cli.location import meant, opened
 from holdfast.cli.options import ByOption, JsonOption, ReasonOption, RunArgument, StoreOption, examples, read_duration
 from holdfast.cli.screen import Screen, complain
-from holdfast.errors import StoreError
+from holdfast.errors import Refusal, StoreError
 from holdfast.store import Query
 
 log = logging.getLogger("holdfast")
@@ -78,10 +80,24 @@ def worker(
             schedules=declared_in(module, Schedule),
         )  # fmt: skip
         log.info("working on %s: %s", holdfast.store.url, working.told())
-        drained = asyncio.run(_worked(holdfast, working, health))
+        runner = asyncio.Runner()
+        drained = runner.run(_worked(holdfast, working, health))
+        if not drained.broken_off:
+            runner.close()
     for run_id in drained.broken_off:
         complain(f"run {run_id}: a step was broken off; where it was an effect, `holdfast inbox` will ask about it")
-    return Exit.WAITING if drained.broken_off else Exit.FINE
+    if drained.broken_off:
+        _end_at_once(Exit.WAITING)  # the threads of what was broken off may never end
+    return Exit.FINE
+
+
+def _end_at_once(code: Exit) -> None:
+    """End this process, whatever its threads do; what it has recorded is on the disk."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
 
 
 async def _worked(holdfast: Holdfast, working: Worker, health: int | None) -> Drained:
@@ -89,13 +105,21 @@ async def _worked(holdfast: Holdfast, working: Worker, health: int | None) -> Dr
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _told_to_stop, working)
-    with nullcontext() if health is None else Health(health, lambda: _ready(working, holdfast)):
+    with nullcontext() if health is None else _health(health, lambda: _ready(working, holdfast)):
         return await working.work()
+
+
+def _health(port: int, hindered: Callable[[], str]) -> Health:
+    try:
+        return Health(port, hindered)
+    except OSError as error:
+        raise Refusal(f"--health cannot have port {port}: {error.strerror}; no run was taken. Name another, or 0 for any") from error
 
 
 def _told_to_stop(working: Worker) -> None:
     if working.stopping:
-        raise KeyboardInterrupt
+        log.warning("ending at once: %d runs are left where they are, for others to take over", len(working.executes))
+        _end_at_once(Exit.INTERRUPTED)
     log.info("stopping: %d runs are handed over", len(working.executes))
     working.stop()
 
@@ -112,19 +136,34 @@ def _ready(working: Worker, holdfast: Holdfast) -> str:
 def _watched(app: Path) -> Exit:
     """Run the same command without --watch, and again whenever a file has changed."""
     command = [sys.executable, "-m", "holdfast", *(word for word in sys.argv[1:] if word != "--watch")]
+    told = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: told.set())
     while True:
         before = _stamps(app)
-        process = subprocess.Popen(command)  # noqa: S603 (this very command)
-        try:
-            while _stamps(app) == before and process.poll() is None:
-                time.sleep(LOOK_S)
-            if process.poll() is not None and _stamps(app) == before:
-                complain(f"the worker ended with code {process.returncode}; it is started again when a file changes")
-            while _stamps(app) == before:
-                time.sleep(LOOK_S)
-        finally:
+        process = subprocess.Popen(command, start_new_session=True)  # noqa: S603 (this very command; Ctrl-C is passed on once)
+        while _stamps(app) == before and process.poll() is None and not told.wait(LOOK_S):
+            pass
+        if process.poll() is not None and not told.is_set():
+            complain(f"the worker ended with code {process.returncode}; it is started again when a file changes")
+        while _stamps(app) == before and not told.wait(LOOK_S):
+            pass
+        _end(process, told)
+        if told.is_set():
+            return Exit(process.returncode) if process.returncode in set(Exit) else Exit.REFUSED
+
+
+def _end(process: subprocess.Popen[bytes], told: threading.Event) -> None:
+    """Let the worker hand its runs over; whoever says so a second time does not want to wait for that."""
+    already = told.is_set()
+    told.clear()
+    process.terminate()
+    while process.poll() is None:
+        if told.wait(LOOK_S) and process.poll() is None:
             process.terminate()
             process.wait()
+    if already:
+        told.set()
 
 
 def _stamps(app: Path) -> dict[Path, int]:
