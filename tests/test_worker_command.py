@@ -80,10 +80,10 @@ def test_a_worker_that_is_told_to_stop_lets_the_effect_end_hands_the_run_over_an
         assert ended(process)[0] == 0
     assert app.show("run").status == "queued"
     assert [one["name"] for one in ledger.booked] == ["pay"]
+    assert app.workers() == []
     with worker(tmp_path, desk):
         until(lambda: app.show("run").status == "done")
     assert [one["name"] for one in ledger.booked] == ["pay", "mail"]
-    assert app.workers() == []
 
 
 def test_what_outlasts_the_grace_time_is_broken_off_told_and_ends_it_with_3(

@@ -21,7 +21,7 @@ from ._inspect import loaded
 from ._journal import Crowded, Journal
 from ._operate import order_for
 from ._ordering import not_an_agent
-from ._roster import introduction
+from ._roster import forget_dead, introduction
 from ._runner import Elsewhere, attend_async, attend_blocking
 from ._scheduling import Timetable
 from .errors import HoldfastError, LeaseLost, Misuse, RunCancelled, RunPaused, RunWaiting, StoreBusy, StoreError, StoreFailed
@@ -127,6 +127,8 @@ class Worker:
         engine = self._engine
         try:
             engine.keeper.enroll()
+            if not self.stopping:
+                forget_dead(engine)
             if isinstance(engine.store, Roster):
                 told = introduction(engine, agents=self._names, queues=self._queues, concurrency=self._room, stopping=self.stopping)
                 engine.store.introduce(engine.keeper.owner, told)

@@ -10,9 +10,10 @@ import typer
 from typer.core import TyperCommand
 
 from holdfast import __version__ as holdfast_version
-from holdfast import _inspect
+from holdfast import _inspect, _roster
 from holdfast.cli import artifacts, comparing, timetravel, views, working
 from holdfast.cli.exits import MEANINGS, Exit
+from holdfast.cli.fleet import unserved_lines
 from holdfast.cli.following import EXAMPLES as TAILS
 from holdfast.cli.following import tail
 from holdfast.cli.location import opened
@@ -128,8 +129,10 @@ def show(
             screen.say(views.drift_page(run, things), store=holdfast.store.url, run_id=run, drifted=drifted, things=things)
             return Exit.DRIFTED if drifted else Exit.FINE
         if at is None:
-            view = holdfast.show(run)
-            screen.say(views.run_page(view, screen.setting()), store=holdfast.store.url, run=view)
+            view, head = holdfast.show(run), holdfast.store.head(run)
+            unserved = _roster.unserved(holdfast.engine, [head]) if head is not None and view.status == "queued" else {}
+            page = [*views.run_page(view, screen.setting()), *unserved_lines(unserved)]
+            screen.say(page, store=holdfast.store.url, run=view)
         else:
             knew = holdfast.show_at(run, at)
             kept = artifacts.checkpoint_blocks(run, (knew.arguments, knew.result, knew.state), screen.setting())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast._roster import WorkerView
 from holdfast.cli.page import Cell, Column, Line, Page, Table
 from holdfast.cli.views import Setting
-from holdfast.cli.wording import ago
+from holdfast.cli.wording import ago, count
 
 WORKERS = (
     Column("worker"), Column("state"), Column("since"), Column("runs", right=True), Column("agents", below=True),
@@ -19,11 +19,17 @@ SHOWN = 5
 """Runs that are named; `--json` names all."""
 
 
-def fleet_page(workers: Sequence[WorkerView], setting: Setting) -> Page:
-    """The processes, one line each."""
+def fleet_page(workers: Sequence[WorkerView], setting: Setting, unserved: Mapping[str, int]) -> Page:
+    """The processes, one line each, and the runs in line that none of them takes."""
     if not workers:
         return [Line("nobody works on this store. Start one: holdfast worker APP.py")]
-    return [Table(WORKERS, [_row(worker, setting) for worker in workers])]
+    page: Page = [Table(WORKERS, [_row(worker, setting) for worker in workers])]
+    return [*page, *unserved_lines(unserved)]
+
+
+def unserved_lines(unserved: Mapping[str, int]) -> Page:
+    """What keeps runs in line that nobody takes."""
+    return [Line(f"{why}: {count(runs, 'run')} in line", "yellow") for why, runs in unserved.items()]
 
 
 def _row(worker: WorkerView, setting: Setting) -> list[Cell]:

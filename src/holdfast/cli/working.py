@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast import Holdfast, Limit, Schedule
+from holdfast import Holdfast, Limit, Schedule, _roster
 from holdfast._chain import QUEUE
 from holdfast._lease import LEASE_S
 from holdfast._worker import Drained, Worker
@@ -179,8 +179,8 @@ def workers(*, store: StoreOption = None, as_json: JsonOption = False) -> Exit:
     """The processes that work on a store, and what they do."""
     screen = Screen(store, as_json)
     with opened(store) as holdfast:
-        found = holdfast.workers()
-        screen.say(fleet_page(found, screen.setting()), store=holdfast.store.url, workers=found)
+        found, unserved = holdfast.workers(), _roster.unserved(holdfast.engine, _roster.in_line(holdfast.engine))
+        screen.say(fleet_page(found, screen.setting(), unserved), store=holdfast.store.url, workers=found, unserved=unserved)
     return Exit.FINE
 
 
