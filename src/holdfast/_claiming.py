@@ -82,7 +82,9 @@ def _pages(engine: Engine, query: Query) -> Iterator[Head]:
 def _orphaned(engine: Engine) -> Iterator[Head]:
     """The runs whose owner is dead, or has been silent for the lease time."""
     lives: dict[str, bool] = {engine.keeper.owner: True}
-    for head in engine.store.heads(Query(statuses=["running"], limit=MAX_OWNED)):
+    with engine.observer.looking():
+        owned = engine.store.heads(Query(statuses=["running"], limit=MAX_OWNED))
+    for head in owned:
         if head.owner is not None:
             if head.owner not in lives:
                 lives[head.owner] = engine.observer.life_of(head.owner) == "alive"
