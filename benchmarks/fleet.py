@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-import apsw
 import psycopg
 
 import holdfast as hf
@@ -31,10 +30,10 @@ from benchmarks.table import Line, as_table, ratio_line, time_line
 from holdfast._chain import chain, turn_of
 from holdfast._runner import attend_blocking
 from holdfast._worker import Worker
-from holdfast.store import Head, Query, Row
+from holdfast.store import Append, Head, Query, Row
 
 ROOT = Path(__file__).parent.parent
-FEW, MANY, MANY_SQLITE, CLAIMS = 1_000, 1_000_000, 100_000, 40
+FEW, MANY, MANY_SQLITE, CLAIMS, BATCH = 1_000, 1_000_000, 100_000, 40, 2_000
 RUNS, STEPS, FLEETS = 200, 50, (1, 2, 4)
 TINY = (10, 40, 40, 3, 4, 3, (1, 2))
 WORKERS_LIMIT_S = 300.0
@@ -92,19 +91,11 @@ def fill_postgres(app: hf.Holdfast, url: str, schema: str, count: int) -> None:
         raw.execute(b"ANALYZE runs; ANALYZE journal")
 
 
-def fill_sqlite(app: hf.Holdfast, path: Path, count: int) -> None:
-    """The same through APSW."""
-    head, row = first_of(app)
-    with closing(apsw.Connection(str(path))) as raw, raw:
-        tables = {"journal": len(Row._fields) + 1, "runs": len(Head._fields)}
-        heads, rows = itertools.tee(_made(head, row, count))
-        into = {name: f"INSERT INTO {name} ({', '.join(_columns(raw, name)[:width])})" for name, width in tables.items()}
-        raw.executemany(f"{into['journal']} VALUES ({', '.join('?' * tables['journal'])})", ((h.run_id, *r) for h, r in rows))
-        raw.executemany(f"{into['runs']} VALUES ({', '.join('?' * tables['runs'])})", (tuple(h) for h, _ in heads))
-
-
-def _columns(raw: apsw.Connection, table: str) -> list[str]:
-    return [str(name) for _, name, *_ in raw.execute(f"PRAGMA table_info({table})")]
+def fill_sqlite(app: hf.Holdfast, count: int) -> None:
+    """The same through the store, many at a time."""
+    made = _made(*first_of(app), count)
+    while batch := [Append(head.run_id, 0, 0, [row], head) for head, row in itertools.islice(made, BATCH)]:
+        app.store.append(batch)
 
 
 def _made(head: Head, row: Row, count: int) -> Iterator[tuple[Head, Row]]:
@@ -240,7 +231,7 @@ def measured(url: str, size: tuple[int, int, int, int, int, int, Sequence[int]])
         for count in (few, many_sqlite):
             path = Path(folder) / f"{count}.db"
             with hf.Holdfast(path) as app:
-                fill_sqlite(app, path, count)
+                fill_sqlite(app, count)
                 latencies[f"SQLite {count}"] = claiming(app, claims)
         schemas.append(f"bench_{secrets.token_hex(4)}")
         paces = [paced(url, schemas[-1], count, runs, steps) for count in fleets]

@@ -29,7 +29,8 @@ FOLLOWING = ROOT / "docs" / "following.md"
 MILESTONES = ROOT / "docs" / "milestones.md"
 PRUNING = ROOT / "docs" / "pruning.md"
 TIME_TRAVEL = ROOT / "docs" / "time-travel.md"
-SILENT = [DOUBT, DRIFT, LIMITS, WAITING, FOLLOWING, PRUNING, ARTIFACTS, COMPARING, MILESTONES, CHILDREN, TIME_TRAVEL]
+FLEET = ROOT / "docs" / "fleet.md"
+SILENT = [FLEET, DOUBT, DRIFT, LIMITS, WAITING, FOLLOWING, PRUNING, ARTIFACTS, COMPARING, MILESTONES, CHILDREN, TIME_TRAVEL]
 """Pages whose snippets print nothing."""
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

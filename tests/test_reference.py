@@ -14,7 +14,7 @@ import pytest
 
 import holdfast as hf
 import holdfast.sync
-from holdfast import _app, _decorators, _doubt, _ids, errors
+from holdfast import _app, _decorators, _doubt, _ids, _working, errors
 from holdfast._verbs import Current
 
 ROOT = Path(__file__).parent.parent
@@ -76,6 +76,7 @@ ERRORS = {
     if isinstance(kind, type) and kind.__module__ == errors.__name__ and (issubclass(kind, hf.HoldfastError) or name in hf.__all__)
 }  # fmt: skip
 DECLARING = {"agent", "effect", "step", "resend", "reset", "verify", "run", "start"}
+METHODS = public(vars(hf.Holdfast)) | public(vars(_working.Working))
 VERBS = {name for name in hf.__all__ if name.islower()} - DECLARING
 
 
@@ -100,7 +101,7 @@ def test_a_table_names_all_there_are(section: str, real: set[str]) -> None:
 
 def test_the_tables_of_holdfast_name_its_arguments_and_methods() -> None:
     assert names("Holdfast") == [name for name in inspect.signature(hf.Holdfast).parameters if name != "self"]
-    assert set(names("Holdfast", 1)) == public(vars(hf.Holdfast)) - INNER_METHODS
+    assert set(names("Holdfast", 1)) == METHODS - INNER_METHODS
 
 
 def test_the_tables_of_errors_name_each_one_in_the_table_of_its_root() -> None:
@@ -162,4 +163,4 @@ def test_a_page_names_nothing_that_does_not_exist(page: Path) -> None:
     said = set(re.findall(r"(?<![\w./-])hf\.([A-Za-z]\w*)", text))
     assert sorted(said - set(hf.__all__) - set(holdfast.sync.__all__)) == []
     assert sorted(set(re.findall(r"\bhf\.current\(\)\.(\w+)", text)) - public(vars(Current))) == []
-    assert sorted(set(re.findall(r"(?<![\w./-])app\.(\w+)\(", text)) - public(vars(hf.Holdfast))) == []
+    assert sorted(set(re.findall(r"(?<![\w./-])app\.(\w+)\(", text)) - METHODS) == []
