@@ -35,11 +35,16 @@ check: $(READY)  ## style, types, layers and tidiness
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -q tests/test_tidy.py
 
+.PHONY: chaos
+chaos: $(READY)  ## four workers and 500 runs, while everything is killed, stopped and cut off; SEED=7 repeats one
+	@PYTHONPATH=tests $(BIN)/python -m chaos --runs 500 --seconds 120 $(if $(SEED),--seed $(SEED))
+
 .PHONY: bench
 bench: $(READY)  ## what a step costs, as a multiple of one disk flush
 	@$(BIN)/python -m benchmarks
 	@$(BIN)/python -m benchmarks.postgres
 	@$(BIN)/python -m benchmarks.files
+	@$(BIN)/python -m benchmarks.fleet
 
 .PHONY: clean
 clean:  ## remove .venv, builds and caches; runs that were kept stay

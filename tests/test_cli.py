@@ -249,9 +249,9 @@ def test_where_there_is_no_project_it_says_where_a_script_keeps_its_store(
 
 
 def test_a_status_that_no_run_can_have_is_not_offered(stage: Stage) -> None:
-    code, _, err = stage.give("runs", "--status", "paused")
+    code, _, err = stage.give("runs", "--status", "lost")
     assert code == 2
-    assert "there are queued, running, waiting, blocked, failed, done, cancelled, moving, moved, stopped" in err
+    assert "there are queued, running, waiting, paused, blocked, failed, done, cancelled, moving, moved, stopped" in err
 
 
 def test_the_environment_names_the_store(stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -292,8 +292,8 @@ def test_help_shows_the_exit_codes_and_every_command_an_example(capsys: pytest.C
     assert "130  interrupted" in text
     names = [line.split()[0] for line in text.partition("Commands:")[2].partition("Exit codes:")[0].strip().splitlines() if line.strip()]
     assert names == [
-        "runs", "show", "history", "tail", "diff", "resume", "cancel", "answer", "send", "inbox", "resolve", "check", "fork", "edit",
-        "artifact", "prune", "copy", "move", "migrate", "doctor", "demo",
+        "runs", "show", "history", "tail", "diff", "resume", "cancel", "answer", "send", "inbox", "resolve", "check", "pause", "fork",
+        "edit", "artifact", "prune", "copy", "move", "migrate", "doctor", "worker", "workers", "demo",
     ]  # fmt: skip
     for name in names:
         assert main([name, "--help"]) == 0

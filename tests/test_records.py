@@ -30,6 +30,7 @@ FULL: list[rec.Record] = [
     rec.RunCancelled(by="ann", reason="too late"),
     rec.RunWaiting(waits="for ann", steps=["4"]),
     rec.RunReleased(reason="crash"),
+    rec.RunPaused(by="ann", reason="look"),
     rec.RunBlocked(step_id="4", error=ERROR),
     rec.RunAccepted(step_id="4", by="ann", reason="better"),
     rec.RunPruned(by="ann", policy="details=1d", pruned_us=7, was="ab", rows=2, bytes=900, reason="room", dropped=1),
@@ -147,7 +148,7 @@ def test_this_format_has_a_fixture() -> None:
 @pytest.mark.parametrize("path", sorted(FORMATS.glob("*.json")), ids=lambda path: f"format {path.stem}")
 def test_runs_of_every_format_are_read_and_verified(path: Path) -> None:
     runs = stored_runs(path)
-    assert {head.status for head, _ in runs} == {"done", "failed", "waiting", "queued", "cancelled", "blocked", "moved"}
+    assert {head.status for head, _ in runs} == {"done", "failed", "waiting", "queued", "paused", "cancelled", "blocked", "moved"}
     for head, rows in runs:
         journal = Journal.load(head, rows)
         assert journal.head.seq == len(rows)

@@ -63,7 +63,8 @@ def test_the_suite_notices_a_broken_statement(
 
 
 FILL = """
-    INSERT INTO runs SELECT 'run' || n, 'agent', (ARRAY['done', 'failed', 'waiting'])[1 + n % 3], NULL, 1, 1, '', n, 1, n, '{}', 0, '', '{}'
+    INSERT INTO runs SELECT 'run' || n, 'agent', (ARRAY['done', 'failed', 'waiting'])[1 + n % 3], NULL, 1, 1, '', n, 1, n, '{}', 0, '',
+    'q', n::text, '', '{}'
     FROM generate_series(1, 20000) AS n
 """
 QUERIES = [
@@ -73,6 +74,7 @@ QUERIES = [
     Query(limit=50, due_by_us=70),
     Query(limit=50, addressed=True),
     Query(limit=50, after="run5"),
+    Query(limit=50, statuses=["waiting"], queue="q"),
 ]
 
 

@@ -392,7 +392,7 @@ def test_listing_does_not_read_what_it_does_not_list(store: SqliteStore) -> None
     with store._writer.transaction() as cursor:
         cursor.execute("SELECT 1")
         heads = (tuple(head(f"run{number}", 1, status="done", owner=None, updated_us=number)) for number in range(20_000))
-        cursor.executemany("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)", heads)
+        cursor.executemany("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)", heads)
     steps = 0
 
     def count() -> bool:

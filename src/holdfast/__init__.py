@@ -39,6 +39,7 @@ from .errors import (
     RunFailed,
     RunInterrupted,
     RunMoved,
+    RunPaused,
     RunPruned,
     RunWaiting,
     StepFailed,
@@ -46,18 +47,19 @@ from .errors import (
     Undeliverable,
     UnknownRun,
 )  # fmt: skip
+from .limits import Limit
 from .retention import Retention
 from .retry import Retry
+from .schedules import Schedule
 
 __all__ = [
     "Artifact", "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError",
-    "InDoubt", "Landed", "LeaseLost", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded", "Refused",
-    "ReplayMismatch", "ResultNotKept", "Retention", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted", "RunMoved",
-    "RunPruned",
-    "RunWaiting", "Spent", "StepFailed", "StoreError", "Undeliverable", "Unknown", "UnknownRun", "Verdict", "agent", "ask", "cleanup",
-    "connection", "continue_as", "current", "effect", "emit", "first", "gather", "key", "map", "milestone", "now", "partial", "plain",
-    "receive", "resend", "reset", "resource", "run", "send", "sleep", "start", "state", "step", "timeout", "transaction", "usage",
-    "verify", "watch",
+    "InDoubt", "Landed", "LeaseLost", "Limit", "LostContext", "Misuse", "ModelChanged", "NestedStep", "NoRun", "NotKept", "NotLanded",
+    "Refused", "ReplayMismatch", "ResultNotKept", "Retention", "Retry", "RunCancelled", "RunConflict", "RunFailed", "RunInterrupted",
+    "RunMoved", "RunPaused", "RunPruned", "RunWaiting", "Schedule", "Spent", "StepFailed", "StoreError", "Undeliverable", "Unknown",
+    "UnknownRun", "Verdict", "agent", "ask", "cleanup", "connection", "continue_as", "current", "effect", "emit", "first", "gather",
+    "key", "map", "milestone", "now", "partial", "plain", "receive", "resend", "reset", "resource", "run", "send", "sleep", "start",
+    "state", "step", "timeout", "transaction", "usage", "verify", "watch",
 ]  # fmt: skip
 
 if TYPE_CHECKING:

@@ -7,10 +7,9 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypeVar, TypeVarTuple, Unpack, overload
 
 from ._bell import Bell
 from ._child import Children, Started
@@ -21,16 +20,20 @@ from ._duration import Duration, seconds
 from ._engine import Engine, Order
 from ._frames import interrupted, without_our_frames
 from ._handle import Handle, to_be_awaited
-from ._ids import checked_run_id, checked_text, new_run_id
+from ._ids import checked_run_id, checked_text
 from ._lease import LEASE_S, Keeper, Observer
+from ._metering import Meter
 from ._options import refuse_unknown
+from ._ordering import RunOptions, checked_tags, not_an_agent, ordered, refuse_while_loading
 from ._packed import packed
-from ._run import Body, OnAsk, Scope, place
+from ._run import OnAsk, Scope, place
 from ._runner import attend_async, attend_blocking
 from ._terminal import at_a_terminal
 from ._transferring import Transferring
+from ._working import Working
 from .budget import Budget, checked
-from .errors import Misuse, NestedStep
+from .errors import Misuse
+from .limits import Limit
 from .store import Store
 from .stores.opening import open_store
 
@@ -50,19 +53,6 @@ Ts = TypeVarTuple("Ts")
 R = TypeVar("R")
 
 STORE_VARIABLE = "HOLDFAST_STORE"
-
-loading: ContextVar[str] = ContextVar("holdfast_loading", default="")
-"""The file that is being loaded for the agents in it, while it is: then nothing is started."""
-
-
-class RunOptions(TypedDict, total=False):
-    """What may be said of a run when it is started."""
-
-    run_id: str | None
-    tags: Mapping[str, str] | None
-    budget: Budget | None
-    park_after: Duration | None
-
 
 class ChildHandle(Handle[R]):
     """A child run that the code of a run started: what is asked of it is a part of that run."""
@@ -92,7 +82,7 @@ class ChildHandle(Handle[R]):
         self._child.task.add_done_callback(lambda _: fn())
 
 
-class Holdfast(Transferring):
+class Holdfast(Transferring, Working):
     """An opened store. Use it as a context manager; `run` and `start` execute agents, the other methods are the operators' verbs."""
 
     def __init__(
@@ -104,6 +94,7 @@ class Holdfast(Transferring):
         clock: Clock | None = None,
         on_ask: OnAsk | None = None,
         park_after: Duration = 0,
+        limits: Sequence[Limit] = (),
     ) -> None:
         opened = store if isinstance(store, Store) else open_store(default_store() if store is None else store)
         clock, lease_s = clock or SystemClock(), seconds(lease, "lease")
@@ -113,6 +104,7 @@ class Holdfast(Transferring):
             store=opened, clock=clock, committer=Committer(opened, clock), keeper=Keeper(opened, clock, lease_s, bell), bell=bell,
             observer=Observer(opened, clock, lease_s), resources=tuple(resources), lease_s=lease_s,
             on_ask=_checked_on_ask(on_ask), park_after_s=seconds(park_after, "park_after"), nest=Children,
+            meter=Meter(opened, clock, limits),
         )  # fmt: skip
 
     @property
@@ -148,7 +140,7 @@ class Holdfast(Transferring):
         An unknown id starts; an unfinished or failed run goes on from its last finished step; a done one gives its recorded result.
         A run that another live process owns is waited for. With wait=False a run that waits for a person raises `RunWaiting`.
         """
-        return self.carry_out(_order(agent, args, wait=wait, options=options, beside=("wait",)))
+        return self.carry_out(ordered(agent, args, wait=wait, options=options, beside=("wait",)))
 
     def carry_out(self, order: Order) -> Any:
         """Attend to an order, blocking until it has its result."""
@@ -183,7 +175,7 @@ class Holdfast(Transferring):
             if nest.engine is not self.engine:
                 raise Misuse("app.start was called inside a run of another store; nothing was started. A child is kept with its parent")
             return _child_handle(nest, agent, args, options)
-        order = _order(agent, args, wait=True, options=options)
+        order = ordered(agent, args, wait=True, options=options)
         work = attend_async(self.engine, order) if order.agent.is_async else asyncio.to_thread(attend_blocking, self.engine, order)
         return Handle(self.engine, order.run_id, agent=order.agent, task=asyncio.create_task(work))
 
@@ -456,26 +448,12 @@ def _checked_on_ask(on_ask: OnAsk | None) -> OnAsk | None:
     return on_ask
 
 
-def _not_an_agent(found: Any) -> str:
-    if asyncio.iscoroutine(found):
-        found.close()
-    if callable(found):
-        return f"{getattr(found, '__name__', found)!r} is not an agent; nothing was started. Decorate it with @hf.agent"
-    return f"hf.run was given {type(found).__name__}, not an agent; nothing was started. Hand over the agent: hf.run(agent, arguments)"
-
-
 def _on_a_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return False
     return True
-
-
-def _refuse_while_loading() -> None:
-    if loading.get():
-        remedy = "put hf.run(...) under `if __name__ == '__main__':`"
-        raise Misuse(f"{loading.get()} starts a run while it is loaded for its agents; nothing was started: {remedy}")
 
 
 def _inside() -> Children | None:
@@ -486,42 +464,15 @@ def _inside() -> Children | None:
 
 def _child_handle(nest: Children, agent: Any, args: tuple[Any, ...], options: RunOptions) -> Handle[Any]:
     if not isinstance(agent, Agent):
-        raise Misuse(_not_an_agent(agent))
+        raise Misuse(not_an_agent(agent))
     refuse_unknown(options, [*RunOptions.__annotations__], "hf.start", "Arguments of the agent are given by position", ())
     run_id = options.get("run_id")
     return ChildHandle(
         nest.begin(
-            agent, args, run_id="" if run_id is None else checked_run_id(run_id), tags=_checked_tags(options),
+            agent, args, run_id="" if run_id is None else checked_run_id(run_id), tags=checked_tags(options),
             budget=checked(options.get("budget"), "hf.start"),
         )
     )  # fmt: skip
-
-
-def _checked_tags(options: RunOptions) -> dict[str, str]:
-    tags = options.get("tags") or {}
-    return {checked_text(str(name), "tag"): checked_text(str(value), "tag") for name, value in tags.items()}
-
-
-def _order(agent: Any, args: tuple[Any, ...], *, wait: bool, options: RunOptions, beside: Sequence[str] = ()) -> Order:
-    _refuse_while_loading()
-    where = place.get()
-    if isinstance(where, Body):
-        raise NestedStep("hf.run", where.call.spec.name)
-    if isinstance(where, Scope):
-        raise Misuse("hf.run was called inside a run; nothing was started. Call the agent itself: inside a run that is a child run")
-    if not isinstance(agent, Agent):
-        raise Misuse(_not_an_agent(agent))
-    refuse_unknown(options, [*RunOptions.__annotations__], "hf.run", "Arguments of the agent are given by position", beside)
-    run_id, park_after = options.get("run_id"), options.get("park_after")
-    order = Order(
-        agent=agent, args=args, wait=wait, tags=_checked_tags(options),
-        run_id=new_run_id(agent.name) if run_id is None else checked_run_id(run_id), budget=checked(options.get("budget"), "hf.run"),
-        park_after_s=None if park_after is None else seconds(park_after, "park_after"),
-    )  # fmt: skip
-    order.fingerprint()
-    order.encoded()
-    agent.codec()
-    return order
 
 
 @overload
@@ -539,7 +490,7 @@ def run(
     store: Store | str | Path | None = None, wait: bool = True, **options: Unpack[RunOptions],
 ) -> Any:  # fmt: skip
     """Run an agent on the default store (or `store`) and give its result; run the same line again after a crash: it goes on."""
-    order = _order(agent, args, wait=wait, options=options, beside=("store", "wait"))
+    order = ordered(agent, args, wait=wait, options=options, beside=("store", "wait"))
     with Holdfast(store) as app:
         return app.carry_out(order)
 
@@ -564,7 +515,7 @@ def start(
 
 
 def _begun(agent: Any, args: tuple[Any, ...], store: Store | str | Path | None, options: RunOptions) -> Handle[Any]:
-    _refuse_while_loading()
+    refuse_while_loading()
     nest = _inside()
     if nest is not None:
         return _child_handle(nest, agent, args, options)

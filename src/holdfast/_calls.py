@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._landing import Rules
@@ -36,7 +36,7 @@ class Spec:
 
     __slots__ = (
         "_codec", "approve", "arguments", "breaker", "call_id", "effect", "errors", "fn", "ignore", "in_doubt", "is_async", "key", "name",
-        "raises", "retry", "returns", "timeout_s", "undo", "wait",
+        "raises", "retry", "returns", "timeout_s", "undo", "uses", "wait",
     )  # fmt: skip
 
     def __init__(
@@ -57,13 +57,14 @@ class Spec:
         returns: object = None,
         ignore: tuple[str, ...] = (),
         undo: Spec | None = None,
+        uses: str | Callable[..., Mapping[str, float]] | None = None,
         wait: Callable[[Call], Life[Came]] | None = None,
     ) -> None:
         self.fn, self.name, self.is_async = fn, name, is_async
         self.effect, self.in_doubt, self.key = in_doubt is not None, in_doubt, key
         self.approve, self.undo, self.breaker, self.wait = approve, undo, breaker, wait
         self.retry, self.timeout_s, self.raises, self.errors = retry, timeout_s, raises, errors
-        self.call_id, self.returns, self.ignore = call_id, returns, ignore
+        self.call_id, self.returns, self.ignore, self.uses = call_id, returns, ignore, uses
         self.arguments = Arguments(fn, ignore)
         self._codec: ValueCodec | None = None
 

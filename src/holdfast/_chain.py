@@ -24,6 +24,12 @@ GENESIS = b"\0" * 32
 FORK_OF = "fork_of"
 """The tag that names the run which another one branches from."""
 
+QUEUE = "default"
+"""Where runs are that were put into no queue."""
+
+PRIORITIES = 10_000
+"""A priority is below this, and not below its negative."""
+
 CONTINUED = rec.RunContinued.kind
 TRANSFERS = frozenset({rec.RunSealed.kind, rec.RunMoved.kind, rec.RunArrived.kind, rec.RunUnsealed.kind})
 CHILD_OF = "child_of"
@@ -60,7 +66,10 @@ def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
             lineage = {FORK_OF: record.fork_of} if record.fork_of else {}
             tags = json.dumps({**record.tags, **lineage}, sort_keys=True, ensure_ascii=False)
             status = "running" if record.owner else "queued"
-            return head._replace(agent=record.agent, status=status, owner=record.owner or None, created_us=at_us, tags=tags)
+            return head._replace(
+                agent=record.agent, status=status, owner=record.owner or None, created_us=at_us, tags=tags, queue=record.queue or QUEUE,
+                turn=turn_of(record.priority, record.turn_us or at_us), lane=record.lane,
+            )  # fmt: skip
         case rec.RunResumed():
             return head._replace(status="running" if record.owner else "queued", owner=record.owner or None, note="", wake_us=None)
         case rec.RunDone() | rec.RunCancelled():
@@ -73,10 +82,14 @@ def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
             return _let_go(head, record, at_us)
         case rec.RunUndoing():
             return head._replace(note=f"to be undone by {record.by}{': ' + record.reason if record.reason else ''}")
-        case rec.RunBlocked() | rec.RunRepaired():
-            note = _short(record.error) if isinstance(record, rec.RunBlocked) else _repaired(head.run_id, record)
-            return head._replace(status="blocked", owner=None, note=note, wake_us=None)
+        case rec.RunBlocked() | rec.RunRepaired() | rec.RunPaused():
+            return _held_up(head, record)
     return _on_its_way(head, record) if record.kind in TRANSFERS else head
+
+
+def turn_of(priority: int, at_us: int) -> str:
+    """A place in line, as text that sorts: a higher priority first, then whoever came first."""
+    return f"{PRIORITIES - priority:05d} {at_us:017d}"
 
 
 def _let_go(head: Head, record: rec.RunReleased | rec.RunForked | rec.RunContinued, at_us: int) -> Head:
@@ -101,6 +114,16 @@ def _on_its_way(head: Head, record: rec.Record) -> Head:
             was = record.was
             return head._replace(status=was.get("status", "queued"), note=was.get("note", ""), wake_us=was.get("wake_us"))
     return head
+
+
+def _held_up(head: Head, record: rec.RunBlocked | rec.RunRepaired | rec.RunPaused) -> Head:
+    """Nobody takes the run before somebody says so."""
+    if isinstance(record, rec.RunPaused):
+        note = f"paused by {record.by}{': ' + record.reason if record.reason else ''}"
+    else:
+        note = _short(record.error) if isinstance(record, rec.RunBlocked) else _repaired(head.run_id, record)
+    status = "paused" if isinstance(record, rec.RunPaused) else "blocked"
+    return head._replace(status=status, owner=None, note=note, wake_us=None)
 
 
 def at_position(head: Head, row: Row) -> Head:

@@ -205,7 +205,7 @@ def _note(record: rec.Record) -> str:
             return f"{record.why}{', by ' + record.owner if record.owner else ''}{behind}"
         case rec.RunFailed() | rec.RunBlocked():
             return message(record.error)
-        case rec.RunCancelled() | rec.RunUndoing():
+        case rec.RunCancelled() | rec.RunUndoing() | rec.RunPaused():
             return f"by {record.by}{': ' + record.reason if record.reason else ''}"
         case rec.RunWaiting():
             return record.waits

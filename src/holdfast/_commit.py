@@ -199,7 +199,7 @@ class Committer:
                 raise  # an interruption stays what it is; what was written is found out by whoever loads the run
             raise journal.broken from error
         if stale is not None:
-            raise journal.refused(_swept(self.store, stale))
+            raise journal.refused(_swept(self.store, stale), stale.full)
         journal.stored(append, records)
         return append.head.seq
 
@@ -221,7 +221,7 @@ class Committer:
                 if stale is None:
                     _settle(append, tickets)
                 else:
-                    _refuse(tickets, tickets[0].journal.refused(_swept(self.store, stale)))
+                    _refuse(tickets, tickets[0].journal.refused(_swept(self.store, stale), stale.full))
         _announce(batch)
 
     def _take(self) -> tuple[list[list[Ticket]], list[Ticket]]:

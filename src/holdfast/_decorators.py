@@ -209,6 +209,7 @@ class StepOptions(TypedDict, total=False):
     call_id: str | Callable[..., str] | None
     returns: Any
     ignore: tuple[str, ...]
+    uses: str | Callable[..., Mapping[str, float]] | None
 
 
 class EffectOptions(StepOptions, total=False):
@@ -469,6 +470,7 @@ def _options_of(spec: Spec) -> dict[str, Any]:
         "name": spec.name, "retry": spec.retry, "timeout": spec.timeout_s, "raises": spec.raises, "call_id": spec.call_id,
         "returns": spec.returns, "ignore": spec.ignore, "in_doubt": spec.in_doubt, "key": spec.key,
         "approve": spec.approve, "errors": spec.errors, "undo": spec.undo, "breaker": spec.breaker,
+        "uses": spec.uses,
     }  # fmt: skip
 
 

@@ -33,6 +33,12 @@ if TYPE_CHECKING:
 TRIAL_POLL_S = 0.05
 """How often an attempt looks whether the one that tries a breaker has ended."""
 
+LEAVING = "leaving:"
+"""What a line of execution waits for that begins nothing any more."""
+
+MOST_SUPPLY_S = 0.5
+"""How long a step waits for a resource before it looks again whether it is still wanted."""
+
 MOMENT_S = 0.005
 """How often a branch looks whether the question that another one is putting has been stored."""
 
@@ -43,6 +49,8 @@ def pass_the_door(call: Call) -> Life[None]:
     """Go on only if nothing stands against a new step."""
     yield from _cancelled_by_the_journal(call)
     if not call.run.concluding:  # a cleanup of a run that has ended relies on nothing
+        if call.run.leaving is not None:
+            yield from _begin_no_more(call)
         if call.run.undo.asked is not None:
             yield from _end_at_the_edge(call, call.run.undo.asked)
         if call.run.unchecked:
@@ -113,6 +121,18 @@ def acceptance(journal: Journal, name: str, pair: Pair, *, by: str, reason: str)
     return [*moot(journal, f"model:{name}", by=by, reason=reason), accepted]
 
 
+def _begin_no_more(call: Call) -> Life[None]:
+    """The run is to be left: nothing new begins, and once all that is under way has come to its end, the code is unwound."""
+    run = call.run
+    if not run.blocking and not call.spec.is_async:  # waiting here would stop the event loop, and with it what is under way
+        if run.in_progress <= 1:
+            run.unwind(Parked())
+            raise Parked
+        return
+    while run.leaving is not None:
+        yield WaitForPerson(f"{LEAVING}{call.step_id}")
+
+
 def _end_at_the_edge(call: Call, asked: rec.RunUndoing) -> Life[NoReturn]:
     """Begin nothing; once all that was recorded is known, the code is unwound, even where some of it waits for something else."""
     run = call.run
@@ -150,6 +170,16 @@ def _before_it_began(call: Call, wait: Life[None]) -> Life[None]:
         if call.run.ended is None and not call.scope.cause():
             raise call.run.stop(RunInterrupted(call.run.id, call.step_id)) from error
         raise
+
+
+def supplied(call: Call) -> Life[None]:
+    """Go on once there is enough of every resource that the step uses, for all who share the store."""
+    uses = call.spec.uses
+    amounts = {uses: 1.0} if isinstance(uses, str) else dict(uses(*call.args, **call.kwargs)) if uses is not None else {}
+    for resource, amount in amounts.items():
+        while (wait_s := call.run.wait_s(resource, amount)) > 0:
+            call.run.check()
+            yield from _before_it_began(call, _moment(min(wait_s, MOST_SUPPLY_S)))
 
 
 def let_through(call: Call, circuit: Circuit) -> Life[None]:

@@ -16,6 +16,7 @@ from ._clock import to_datetime
 from ._commands import Commit, Life, Pause
 from ._continuing import continuation
 from ._decorators import Agent
+from ._door import LEAVING
 from ._facts import Fact, fact
 from ._failpoints import reach
 from ._replay import CLEANUP, DIED, UNDO, History
@@ -38,6 +39,7 @@ from .errors import (
     ResultNotKept,
     RunCancelled,
     RunInterrupted,
+    RunPaused,
     RunWaiting,
     Stopped,
     StoreError,
@@ -108,8 +110,9 @@ def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended
         case Stopped(error=StoreError()):
             raise ended.error from ended
         case Stopped():
-            yield _left(run, _stopped(ended.error))
-            raise ended.error from ended.__cause__
+            left = run.leaving if isinstance(ended.error, RunInterrupted) else None
+            yield _left(run, left or _stopped(ended.error))
+            raise (_told_of(run, left) if left is not None else ended.error) from ended.__cause__
         case Parked() | Continued():
             raise (yield from _put_down(run, agent, ended))
         case Cancelled():
@@ -228,8 +231,17 @@ def _continued(run: Run, agent: Agent[..., Any], ended: Continued) -> Life[BaseE
     return ended
 
 
-def _waiting(run: Run) -> Life[RunWaiting]:
+def _told_of(run: Run, left: rec.RunReleased | rec.RunPaused) -> Exception:
+    """What whoever ran it is told: it goes on later, elsewhere."""
+    return RunPaused(run.id, left.by, left.reason) if isinstance(left, rec.RunPaused) else RunWaiting(run.id, left.reason, False)
+
+
+def _waiting(run: Run) -> Life[Exception]:
     """Record what the run waits for; from here on it holds nothing."""
+    held_back = any(name.startswith(LEAVING) for name in run.awaits or ())
+    if run.leaving is not None and (held_back or isinstance(run.leaving, rec.RunPaused)):
+        yield _left(run, run.leaving)
+        return _told_of(run, run.leaving)
     doubts, asks = run.journal.open_doubts(ended=True), run.journal.open_asks()
     unwanted, begun = run.unwanted_asks(), run.open_waits()
     asks = [(ask_id, question) for ask_id, question in asks if ask_id not in unwanted]

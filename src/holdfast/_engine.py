@@ -14,10 +14,11 @@ from ._commit import Committer
 from ._decorators import Agent
 from ._journal import Journal
 from ._lease import Keeper, Observer
+from ._metering import Meter
 from ._run import Nest, OnAsk, Run
 from .budget import Budget
 from .codec.fingerprint import fingerprint
-from .store import Store
+from .store import Ceiling, Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,7 @@ class Engine:
     park_after_s: float = 0.0
     bell: Bell
     nest: Callable[[Engine, Agent[..., Any]], Nest] | None = None
+    meter: Meter
 
 
 class Voice(Protocol):
@@ -86,6 +88,12 @@ class Order:
     park_after_s: float | None = None
     nested: Nested | None = None
     undo: rec.RunUndoing | None = None
+    queue: str = ""
+    priority: int = 0
+    lane: str = ""
+    ceilings: Sequence[Ceiling] = ()
+    patient: bool = True
+    """Whether to wait for whoever has the run, and to take one that was paused where its recorded arguments are used."""
 
     def undoes(self, journal: Journal) -> bool:
         """Whether the run is taken up to be undone, whatever its end was, which nobody has begun yet."""

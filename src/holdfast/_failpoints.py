@@ -79,7 +79,10 @@ TRANSACTIONS = (
 )
 """Places that only a step passes which commits with its outcome in one transaction."""
 
-BESIDE = ("repair.before", "repair.after", "answer.before", "answer.after", *PRUNES, *MOVES, *COPIES)
+FLEET = ("submit.before", "submit.after", "pause.before", "pause.after")
+"""Places that are passed by who leaves a run to a worker, or pauses one."""
+
+BESIDE = (*FLEET, "repair.before", "repair.after", "answer.before", "answer.after", *PRUNES, *MOVES, *COPIES)
 """Places that no run passes."""
 
 _armed: dict[str, int] | None = None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 from . import _records as rec
 from ._artifact import refs_in, vouched
@@ -22,7 +22,7 @@ from ._replay import QUESTION, UNDO, History, Question
 from ._state import Saved
 from .codec.fingerprint import cut_short
 from .errors import LeaseLost, Stopped, StoreError, Unwinding
-from .store import Append, Head, Row
+from .store import Append, Ceiling, Head, Row
 
 EDITS = (rec.StepEdited, rec.StateEdited)
 EDIT_KINDS = frozenset(each.kind for each in EDITS)
@@ -65,6 +65,20 @@ def _groups_above(step_id: str) -> Iterator[str]:
         yield ".".join(path[:depth])
 
 
+class Crowded(Unwinding):
+    """As many runs execute as may; nothing was taken."""
+
+    def __init__(self, full: Sequence[Ceiling]) -> None:
+        self.full = tuple(full)
+        super().__init__(self.full)
+
+
+Verdict: TypeAlias = (
+    rec.RunDone | rec.RunFailed | rec.RunCancelled | rec.RunBlocked | rec.RunRepaired | rec.RunWaiting | rec.RunPaused
+)
+VERDICTS = get_args(Verdict)
+"""How a run stands once nobody executes it."""
+
 class Behind(NamedTuple):
     """A failure that was gone behind, and the steps that were forgotten with it."""
 
@@ -77,8 +91,8 @@ class Journal:
     """The records of one run that this process knows, and the place where the next ones are sealed."""
 
     __slots__ = (
-        "_held_bytes", "_held_refs", "_unsettled", "asks", "began", "behind", "broken", "claims", "continued", "forked", "gate",
-        "generation", "groups", "head", "held", "histories", "keeps", "ledger", "lent", "looks", "milestone", "models", "partials",
+        "_held_bytes", "_held_refs", "_unsettled", "asks", "began", "behind", "broken", "ceilings", "claims", "continued", "forked",
+        "gate", "generation", "groups", "head", "held", "histories", "keeps", "ledger", "lent", "looks", "milestone", "models", "partials",
         "pending", "prints", "silences", "started", "states", "superseded", "taken", "times", "turned", "undoing", "unread", "verdict",
         "waits",
     )  # fmt: skip
@@ -108,7 +122,8 @@ class Journal:
         self.times: dict[str, list[int]] = {}
         self.started: rec.RunStarted | None = None
         self.undoing: rec.RunUndoing | None = None
-        self.verdict: rec.RunDone | rec.RunFailed | rec.RunCancelled | rec.RunBlocked | rec.RunRepaired | rec.RunWaiting | None = None
+        self.verdict: Verdict | None = None
+        self.ceilings: Sequence[Ceiling] = ()  # of the append that takes the run
         self.broken: Unwinding | None = None
         self.milestone = ""
         self.partials: dict[str, dict[str, rec.StepPartial]] = {}
@@ -176,7 +191,8 @@ class Journal:
         rows = [*self.held, *rows] if self.held else rows
         standing = at_position(head, rows[-1])
         seq = self.head.seq - len(self.held)
-        return Append(head.run_id, self.head.epoch, seq, rows, standing, tuple(takes), tuple(dict.fromkeys(refs)) if refs else ())
+        kept = tuple(dict.fromkeys(refs)) if refs else ()
+        return Append(head.run_id, self.head.epoch, seq, rows, standing, tuple(takes), kept, self.ceilings)
 
     def begin_write(self) -> None:
         """A write is under way: nothing is held back meanwhile, since it would be numbered before what it came after."""
@@ -210,6 +226,7 @@ class Journal:
     def stored(self, append: Append, records: Sequence[rec.Record]) -> None:
         """The append went in: take it over."""
         self._take_over(append, records)
+        self.ceilings = ()
         if self.held:
             self.held, self._held_bytes, self._held_refs = [], 0, ()
 
@@ -232,9 +249,9 @@ class Journal:
                 case _:
                     self._index(record, row)
 
-    def refused(self, gone: StoreError | None = None) -> Unwinding:
-        """Nothing more can be written here: the run belongs to somebody else, or what a record refers to is gone."""
-        self.broken = LeaseLost(self.head.run_id) if gone is None else Stopped(gone)
+    def refused(self, gone: StoreError | None = None, full: Sequence[Ceiling] = ()) -> Unwinding:
+        """Nothing more can be written here: the run is somebody else's, what a record refers to is gone, or there is no room for it."""
+        self.broken = Stopped(gone) if gone is not None else Crowded(full) if full else LeaseLost(self.head.run_id)
         return self.broken
 
     def open_doubts(self, *, ended: bool = False) -> list[tuple[str, History]]:
@@ -271,7 +288,7 @@ class Journal:
                 if record.budget:
                     self._settle_budget("the code", "it allows something else now")
                 self._go_behind(record.cleared)
-            case rec.RunDone() | rec.RunFailed() | rec.RunCancelled() | rec.RunBlocked() | rec.RunRepaired() | rec.RunWaiting():
+            case _ if isinstance(record, VERDICTS):
                 self.verdict = record
                 self._index_verdict(record)
             case _ if isinstance(record, STEP_KINDS):
@@ -291,7 +308,7 @@ class Journal:
         """Forget what was recorded before, but for who began the run, what it carries along, who has it, and superseded effects."""
         fresh = Journal(self.head.run_id)
         kept = {"broken", "forked", "gate", "head", "held", "_held_bytes", "_held_refs", "ledger", "lent", "pending", "started", "unread"}
-        kept |= {"superseded", "turned"}
+        kept |= {"ceilings", "superseded", "turned"}
         for name in set(self.__slots__) - kept:
             setattr(self, name, getattr(fresh, name))
         self.continued, self.generation = record, record.generation

@@ -17,7 +17,10 @@ from .budget import Budget, OnLimit, Spent, read_limits, shown
 BUDGET = "budget"
 """The id of the question about a limit that is reached."""
 
-ENDS = (rec.RunDone, rec.RunFailed, rec.RunCancelled, rec.RunWaiting, rec.RunReleased, rec.RunBlocked, rec.RunRepaired, rec.RunContinued)
+ENDS = (
+    rec.RunDone, rec.RunFailed, rec.RunCancelled, rec.RunWaiting, rec.RunReleased, rec.RunPaused, rec.RunBlocked, rec.RunRepaired,
+    rec.RunContinued,
+)  # fmt: skip
 """Records after which nobody executes the run."""
 
 CRUMB = 1e-9

@@ -26,7 +26,7 @@ ANY_EPOCH = 1 << 62
 
 OF_THE_RUN = (
     rec.RunStarted, rec.RunResumed, rec.RunDone, rec.RunFailed, rec.RunCancelled, rec.RunWaiting, rec.RunReleased, rec.RunBlocked,
-    rec.RunRepaired, rec.RunSealed, rec.RunHandedOver, rec.RunMoved, rec.RunArrived, rec.RunUnsealed,
+    rec.RunRepaired, rec.RunPaused, rec.RunSealed, rec.RunHandedOver, rec.RunMoved, rec.RunArrived, rec.RunUnsealed,
 )  # fmt: skip
 OF_A_STEP = (
     rec.StepStarted, rec.AttemptFailed, rec.StepDone, rec.StepFailed, rec.DoubtOpened, rec.DoubtSettled, rec.TimeoutFired,

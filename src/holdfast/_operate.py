@@ -237,6 +237,24 @@ def cancel(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
     return "its owner has been told to stop" if owned else f"the run is cancelled{_left_in_doubt(engine, run_id)}"
 
 
+def pause(engine: Engine, run_id: str, *, now: bool, by: str, reason: str) -> str:
+    """Let nobody go on with a run until it is resumed; where it executes, from its next step on, or now. Gives what happens."""
+
+    def to_be_held(journal: Journal, *, owned: bool) -> None:
+        _refuse_final(journal.head)
+        if not owned and journal.head.status not in ("queued", "running", "waiting"):
+            raise Refusal(f"run {run_id!r} is {journal.head.status}: nobody goes on with it by himself; nothing was changed")
+
+    record = rec.RunPaused(by=checked_text(by, "by"), reason=checked_text(reason, "reason"))
+    letter = {"by": by, "reason": reason, "now": now}
+    reach("pause.before")
+    owned = _tell(engine, run_id, to_be_held, [record], kind="pause", letter=letter, why=f"pause by {by}")
+    reach("pause.after")
+    if not owned:
+        return f"the run is paused; it goes on after: holdfast resume {run_id}"
+    return f"its owner has been told to stop {'now' if now else 'before its next step'}; it goes on after: holdfast resume {run_id}"
+
+
 def cancel_children(engine: Engine, run_id: str) -> None:
     """Cancel the unfinished child runs of one that nobody owns, before itself: who is interrupted repeats it. An owner does so itself."""
     journal = Journal.load(*loaded(engine, run_id))

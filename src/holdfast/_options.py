@@ -39,7 +39,7 @@ def refusing_unknown(kind: type[T]) -> type[T]:
 AWAY = ("moving", "moved")
 """Statuses of runs that are on their way to another store, or are there."""
 
-STATUSES = ("queued", "running", "waiting", "blocked", "failed", "done", "cancelled", *AWAY, "stopped")
+STATUSES = ("queued", "running", "waiting", "paused", "blocked", "failed", "done", "cancelled", *AWAY, "stopped")
 """Where a run may stand; stopped ones are recorded as running, and their owner is dead."""
 
 

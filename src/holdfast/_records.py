@@ -23,7 +23,8 @@ class RunStarted(Record):
     """A run began; `args` are the agent's arguments, `origin` the root of all its idempotency keys.
 
     `budget` is what the code allows, and `by` in it says whether it was given for the run or for the agent. `parent` names the run and the
-    step that called this one, where one did.
+    step that called this one, where one did. In its queue it comes behind those of a higher `priority` and an earlier turn; `lane` is what
+    it has in common with others that must not crowd out the rest.
     """
 
     kind = "run.started"
@@ -37,6 +38,10 @@ class RunStarted(Record):
     budget: Json = field(default_factory=dict)
     parent: dict[str, str] = field(default_factory=dict)
     fork_of: str = ""
+    queue: str = ""
+    priority: int = 0
+    lane: str = ""
+    turn_us: int = 0
 
 
 @fact(kw_only=True)
@@ -97,6 +102,15 @@ class RunReleased(Record):
 
     kind = "run.released"
     reason: str
+
+
+@fact(kw_only=True)
+class RunPaused(Record):
+    """Somebody paused the run: nobody takes it until somebody resumes it."""
+
+    kind = "run.paused"
+    by: str
+    reason: str = ""
 
 
 @fact(kw_only=True)
@@ -519,7 +533,7 @@ class TimeRead(Record):
 KINDS: dict[str, type[Record]] = {
     cls.kind: cls
     for cls in (
-        RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunBlocked, RunAccepted, RunForked,
+        RunStarted, RunResumed, RunDone, RunFailed, RunCancelled, RunWaiting, RunReleased, RunPaused, RunBlocked, RunAccepted, RunForked,
         RunRepaired, RunPruned, RunUndoing, RunContinued, RunSealed, RunHandedOver, RunMoved, RunArrived, RunUnsealed, MilestoneReached,
         StepPartial, StepStarted, AttemptFailed, StepDone, StepFailed, StepBrokenOff,
         DoubtOpened, DoubtSettled, AskOpened, AskAnswered, AskClosed, WaitBegun, MessageTaken, BudgetSet, WatchTaken, WatchDrifted,

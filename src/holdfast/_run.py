@@ -144,7 +144,7 @@ class Scope(Place):
         """Whether anything around this code could keep a step from beginning."""
         run = self.run
         at_scope = self.parent is not None or self.blocks or self.doomed or self.lost
-        return bool(at_scope or run.unchecked or run.cancelling or run.journal.models.open or run.undo.asked)
+        return bool(at_scope or run.unchecked or run.cancelling or run.journal.models.open or run.undo.asked or run.leaving)
 
     def to_be_cancelled(self) -> bool:
         """Whether the journal holds the cancellation of this scope: what has no outcome by then never had one."""
@@ -294,6 +294,7 @@ class Run:
         self.waiters: list[Waiter] = []
         self.ended: Unwinding | None = None
         self.cancelling: Cancelled | None = None
+        self.leaving: rec.RunReleased | rec.RunPaused | None = None  # what is recorded once no step is under way
         self.undo = Undoing(journal.undoing)
         self.concluding = False
         self.heard: set[int] = set()
@@ -307,6 +308,7 @@ class Run:
         self.seed = self.origin if journal.continued is None else f"{self.origin}~{journal.continued.generation}"
         self.agent: Agent[..., Any] | None = None
         self.holding = False  # whether outcomes of safe steps may wait for the next flush
+        self.wait_s: Callable[[str, float], float] = lambda _, __: 0.0  # until there is enough of a resource
         self.unawaited: dict[str, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self.watching: dict[str, Watched] = {}
         self.watch_calls: dict[str, int] = {}
@@ -364,6 +366,16 @@ class Run:
         if self.root is root and not root.done():
             self.root_cancels += 1
             root.cancel()
+
+    def leave(self, record: rec.RunReleased | rec.RunPaused, *, at_once: bool = False) -> None:
+        """Begin no step any more, and let go of the run once those under way have ended; at once, they are broken off. From any thread."""
+        self.leaving = record
+        for child in list(self.children.values()):
+            child.leave(record, at_once=at_once)
+        root = self.root
+        with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
+            if root is not None:
+                root.get_loop().call_soon_threadsafe(*((self.cancel_root, root) if at_once else (self.park_soon,)))
 
     def end_when_known(self, root: asyncio.Task[object]) -> None:
         """Undo without waiting for what the code may wait for on its own, behind the last that was recorded; called on its loop."""
@@ -454,7 +466,7 @@ class Run:
     def park_if_stuck(self) -> None:
         """Unwind the code when nothing is left to do but to wait, and it has stayed in place as long as it may; for a child, not at all."""
         if self.ended is None and self.stuck():
-            if not self.parked and not self.stay.over() and not (self.blocking and self._is_due()):
+            if self.leaving is None and not self.parked and not self.stay.over() and not (self.blocking and self._is_due()):
                 self._look_again()
                 return
             self.awaits = {name for waiter in self.waiters for name in (waiter.step_id, waiter.place)}

@@ -22,7 +22,7 @@ from ._clock import to_datetime
 from ._commands import Pause
 from ._engine import Engine, Order
 from ._failpoints import reach
-from ._journal import Journal
+from ._journal import Crowded, Journal
 from ._ledger import recorded
 from ._letters import matters, tell_parent
 from ._playing import play_async, play_blocking
@@ -38,6 +38,7 @@ from .errors import (
     RunCancelled,
     RunConflict,
     RunFailed,
+    RunPaused,
     RunPruned,
     RunRepaired,
     RunWaiting,
@@ -60,6 +61,10 @@ class Claim(NamedTuple):
 
     journal: Journal
     records: Sequence[rec.Record]
+
+
+class Elsewhere(Exception):
+    """Somebody else has the run, or as many of its kind execute as may, and whoever wanted it has other things to do."""
 
 
 class Play(NamedTuple):
@@ -170,27 +175,31 @@ def _acquired(engine: Engine, order: Order, news: News) -> Errand:
         loaded = engine.store.load(order.run_id)
         claim: rec.RunStarted | rec.RunResumed
         if loaded is None:
-            journal, claim, forsaken = Journal(order.run_id), _started(engine, order), []
+            journal, claim, forsaken = Journal(order.run_id), started(engine, order, owner=engine.keeper.owner), []
         else:
             journal = Journal.load(*loaded)
             refuse_away(journal.head)
-            _refuse_conflict(order, journal)
+            refuse_conflict(order, journal)
             if journal.head.status in ("done", "cancelled") and not order.undoes(journal):
                 return journal
             if waited and journal.head.status == "failed":
                 raise RunFailed(order.run_id, journal.head.note)
+            _refuse_paused(order, journal)
             if not _free(engine, journal.head):
+                _refuse_impatience(order)
                 waited = True
                 yield Pause(poll_s(engine), news)
                 continue
             claim, forsaken = _resumed(engine, order, journal), _forsaken(engine, order, journal)
         if not engine.keeper.takes(order.run_id, order):
+            _refuse_impatience(order)
             waited = True
             yield Pause(poll_s(engine), news)
             continue
         try:
             reach("claim.before")
             engine.keeper.enroll()
+            journal.ceilings = order.ceilings
             undoing = [order.undo] if order.undo is not None and order.undoes(journal) else []
             yield from _claimed(engine, Claim(journal, [claim, *forsaken, *undoing]))
             reach("claim.after")
@@ -210,8 +219,22 @@ def _acquired(engine: Engine, order: Order, news: News) -> Errand:
             nest=engine.nest(engine, order.agent) if engine.nest else None,
             above=order.nested.call.scope if order.nested else None,
         )  # fmt: skip
+        run.wait_s = engine.meter.wait_s
         run.agent, run.holding = order.agent, order.agent.durability == "milestone"
         return run
+
+
+def _refuse_paused(order: Order, journal: Journal) -> None:
+    """What somebody paused is not taken, unless whoever asks for it by its id resumes it by that."""
+    paused = journal.verdict if journal.head.status == "paused" else None
+    if isinstance(paused, rec.RunPaused) and not (order.recorded_arguments and order.patient):
+        raise RunPaused(order.run_id, paused.by, paused.reason)
+
+
+def _refuse_impatience(order: Order) -> None:
+    """Somebody else has the run: a worker looks for another one."""
+    if not order.patient:
+        raise Elsewhere
 
 
 def refuse_pruned(engine: Engine, run_id: str) -> None:
@@ -245,8 +268,10 @@ def _claimed(engine: Engine, claim: Claim) -> Errand:
     engine.committer.enter(1)
     try:
         yield claim
-    except BaseException:
+    except BaseException as error:
         engine.committer.enter(-1)
+        if isinstance(error, Crowded):
+            raise Elsewhere from error
         raise
 
 
@@ -293,7 +318,8 @@ def child_tags(parent: dict[str, str]) -> dict[str, str]:
     return {CHILD_OF: parent["run"]} if parent else {}
 
 
-def _started(engine: Engine, order: Order) -> rec.RunStarted:
+def started(engine: Engine, order: Order, *, owner: str) -> rec.RunStarted:
+    """The first record of a run, which `owner` begins, or nobody yet."""
     nested = order.nested
     with at_desk(Desk(engine.store, engine.clock, order.run_id)):
         args = order.encoded()
@@ -301,8 +327,8 @@ def _started(engine: Engine, order: Order) -> rec.RunStarted:
     return rec.RunStarted(
         agent=order.agent.name, version=order.agent.version, fingerprint=order.fingerprint(),
         origin=nested.origin() if nested else order.run_id, parent=parent,
-        owner=engine.keeper.owner, tags={**order.tags, **child_tags(parent)}, args=args, args_sha=args_digest(args),
-        budget=_budget(order, {}),
+        owner=owner, tags={**order.tags, **child_tags(parent)}, args=args, args_sha=args_digest(args),
+        budget=_budget(order, {}), queue=order.queue, priority=order.priority, lane=order.lane,
     )  # fmt: skip
 
 
@@ -349,14 +375,15 @@ def resting(engine: Engine, run_id: str) -> Parking | None:
     return Parking(run_id, found[0].note, found[0].wake_us or 0, set(), below, asks)
 
 
-def _refuse_conflict(order: Order, journal: Journal) -> None:
-    started = journal.started
-    assert started is not None
+def refuse_conflict(order: Order, journal: Journal) -> None:
+    """Refuse to take a run of another agent, or with other arguments, for the one that was ordered."""
+    first = journal.started
+    assert first is not None
     if order.nested is not None:
         refuse_foreign(journal, order.nested.call)
-    same = started.agent == order.agent.name and (order.recorded_arguments or started.fingerprint == order.fingerprint())
+    same = first.agent == order.agent.name and (order.recorded_arguments or first.fingerprint == order.fingerprint())
     if not same:
-        raise RunConflict(order.run_id, shown_call(started.agent, started.args), shown_call(order.agent.name, order.encoded()))
+        raise RunConflict(order.run_id, shown_call(first.agent, first.args), shown_call(order.agent.name, order.encoded()))
     if journal.head.status == "blocked" and isinstance(journal.verdict, rec.RunRepaired) and not order.recorded_arguments:
         raise RunRepaired(order.run_id, journal.head.note)
 

@@ -35,9 +35,17 @@ def ready(engine: Engine, *, agent: str | None, limit: int) -> list[Head]:
     return list(found.values())
 
 
-def _candidates(engine: Engine, agent: str | None, limit: int) -> Iterator[Head]:
-    yield from engine.store.heads(Query(agent=agent, due_by_us=engine.clock.now_us(), statuses=["waiting"], limit=limit))
+def woken(engine: Engine, *, agent: str | None, limit: int = PAGE) -> Iterator[Head]:
+    """The runs that wait and have something to do: their time has come, the earliest first, or something was said to them."""
+    query = Query(agent=agent, due_by_us=engine.clock.now_us(), statuses=["waiting"], limit=limit)
+    while page := engine.store.heads(query):
+        yield from page
+        query = query._replace(offset=query.offset + len(page))
     yield from _spoken_to(engine, agent)
+
+
+def _candidates(engine: Engine, agent: str | None, limit: int) -> Iterator[Head]:
+    yield from woken(engine, agent=agent, limit=limit)
     queued = engine.store.heads(Query(agent=agent, statuses=["queued"], limit=limit))
     yield from (head for head in queued if head.owner is None)
 

@@ -354,16 +354,29 @@ class RunWaiting(RunError):
         return f"{told} `holdfast inbox` shows the commands that answer" if self.asks else told
 
 
-class RunCancelled(RunError):
-    """The run was cancelled and is closed for good."""
+class Interfered(RunError):
+    """Somebody decided something about the run."""
 
     def __init__(self, run_id: str, by: str, reason: str) -> None:
         self.run_id, self.by, self.reason = run_id, by, reason
         super().__init__(run_id, by, reason)
 
+    def _who(self) -> str:
+        return f"{self.by}: {self.reason}" if self.reason else self.by
+
+
+class RunCancelled(Interfered):
+    """The run was cancelled and is closed for good."""
+
     def __str__(self) -> str:
-        why = f": {self.reason}" if self.reason else ""
-        return f"run {self.run_id!r} was cancelled by {self.by}{why}. It is closed; start the work anew under another run_id"
+        return f"run {self.run_id!r} was cancelled by {self._who()}. It is closed; start the work anew under another run_id"
+
+
+class RunPaused(Interfered):
+    """Somebody paused the run; nobody takes it before it is resumed."""
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} was paused by {self._who()}. Finished steps are kept; it goes on after: holdfast resume {self.run_id}"
 
 
 class RunInterrupted(RunError):
@@ -375,9 +388,8 @@ class RunInterrupted(RunError):
 
     def __str__(self) -> str:
         return (
-            f"run {self.run_id!r} was stopped because step {self.step_id} was cancelled from outside Holdfast "
-            f"(an asyncio time-out or task.cancel). Finished steps are kept; run it again to go on. "
-            f"For a time-out that is recorded and replayed use `async with hf.timeout(...)`"
+            f"run {self.run_id!r} was stopped because step {self.step_id} was cancelled from outside Holdfast (an asyncio time-out or "
+            "task.cancel). Finished steps are kept; run it again to go on. For a time-out that is recorded use `async with hf.timeout(...)`"
         )
 
 

@@ -57,6 +57,19 @@ class Head(NamedTuple):
     tags: str
     usd: float
     note: str
+    queue: str = ""
+    turn: str = ""
+    """Its place in that queue: runs are taken in the order of this text."""
+    lane: str = ""
+    """What it has in common with others of which only so many may execute at a time."""
+
+
+class Ceiling(NamedTuple):
+    """How many runs with the same `value` in a field of their head, queue, agent or lane, may have an owner at a time."""
+
+    field: str
+    value: str
+    most: int
 
 
 class Append(NamedTuple):
@@ -73,16 +86,20 @@ class Append(NamedTuple):
     takes: Sequence[int] = ()
     refs: Sequence[str] = ()
     """The blobs that its rows refer to, in a store that is a `Shelf`."""
+    ceilings: Sequence[Ceiling] = ()
+    """What must not be exceeded by it, in a store that is `Metered`: other runs that have an owner are counted."""
 
 
 class Stale(NamedTuple):
     """The append was refused and nothing of it was written; `head` is what stands there now.
 
-    Where it stands as the append believes, `missing` are blobs that the rows refer to and that are not there.
+    Where it stands as the append believes, `missing` are blobs that the rows refer to and that are not there, and `full` are the ceilings
+    that are reached.
     """
 
     head: Head | None
     missing: Sequence[str] = ()
+    full: Sequence[Ceiling] = ()
 
 
 class Letter(NamedTuple):
@@ -179,7 +196,8 @@ class Query(NamedTuple):
 
     Two questions are for those who wake runs, and a store answers them in the time that the answer is long, however many runs rest in it.
     With `due_by_us`: those that nobody owns and whose time to wake is not later, the earliest first. With `addressed`: those that nobody
-    owns and to which there are letters that no append has taken, in the order of their ids, behind `after`. Ask one of them at a time.
+    owns and to which there are letters that no append has taken, in the order of their ids, behind `after`. A third is answered in the
+    same way: with `queue` and one status, those of the queue that nobody owns, in their turn. Ask one of them at a time.
     """
 
     statuses: Sequence[str] = ()
@@ -191,6 +209,7 @@ class Query(NamedTuple):
     after: str | None = None
     due_by_us: int | None = None
     addressed: bool = False
+    queue: str | None = None
 
 
 @runtime_checkable
@@ -348,6 +367,44 @@ class Distant(Protocol):
     """How often a process looks for letters to the runs that it executes."""
     looks_every_s: float
     """How often it looks whether a run has moved that it waits for."""
+
+
+class Enrolled(NamedTuple):
+    """An owner that is known, how often it has renewed, and what it says of itself."""
+
+    owner: str
+    beat: int
+    about: bytes
+
+
+@runtime_checkable
+class Roster(Protocol):
+    """A store that tells who works on it."""
+
+    def introduce(self, owner: str, about: bytes) -> None:
+        """Keep what an owner that is enrolled says of itself, until it retires; said again, the last holds."""
+
+    def owners(self) -> list[Enrolled]:
+        """All owners that are enrolled, in the order of their names."""
+
+
+class Drawn(NamedTuple):
+    """What somebody drew from a meter: when his turn is, or, where `granted` is not, when to ask again."""
+
+    granted: bool
+    at_us: int
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """A store through which processes share limits: it heeds the ceilings of an append, and keeps meters."""
+
+    def draw(self, meter: str, *, step_us: int, within_us: int | None, at_us: int) -> Drawn:
+        """Move a meter onwards by `step_us`, from where it stands or from now, whichever is later, and tell from where.
+
+        Where it would be more than `within_us` ahead of now then, it stays, and `at_us` of the answer is when it would not. Now is `at_us`,
+        unless the store has a clock that all who share it see.
+        """
 
 
 class Swept(NamedTuple):

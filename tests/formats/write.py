@@ -210,13 +210,14 @@ def record() -> None:
     SEEN.clear()
     for run_id, agent, args in (
         ("old-done", everything, ()), ("old-queued", remembering, ("ä",)), ("old-failed", failing, ()), ("old-waiting", paying, ()),
-        ("old-settled", paying, ()), ("old-cancelled", paying, ()),
+        ("old-settled", paying, ()), ("old-cancelled", paying, ()), ("old-paused", paying, ()),
     ):  # fmt: skip
         with suppress(BaseException):
             play(STORE, agent, *args, run_id=run_id)
     with hf.Holdfast(STORE) as app:
         app.resolve("old-settled", "1", landed=3, by="ann", reason="seen")
         app.cancel("old-cancelled", by="ann", reason="too late")
+        app.pause("old-paused", by="ann", reason="look first")
     play(STORE, paying, run_id="old-settled")
     SEEN.clear()
     with suppress(BaseException):

@@ -9,13 +9,14 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
-from holdfast._app import loading
 from holdfast._decorators import Agent
+from holdfast._ordering import loading
 from holdfast.errors import Refusal, UnknownAgent
 
 AnyAgent: TypeAlias = Agent[..., Any]
+T = TypeVar("T")
 
 
 RESOURCES_FUNCTION, RESOURCES_LIST = "holdfast_resources", "HOLDFAST_RESOURCES"
@@ -37,6 +38,12 @@ def agent_in(module: ModuleType, file: Path, name: str) -> AnyAgent:
 def agents_in(module: ModuleType) -> list[AnyAgent]:
     """The agents that stand in a module under any name, each once."""
     return list({id(value): value for value in vars(module).values() if isinstance(value, Agent)}.values())
+
+
+def declared_in(module: ModuleType, kind: type[T]) -> list[T]:
+    """The limits or schedules that stand in a module, under any name, by themselves or in a list; each once."""
+    values = [each for value in vars(module).values() for each in (value if isinstance(value, list | tuple) else [value])]
+    return list({id(value): value for value in values if isinstance(value, kind)}.values())
 
 
 def resources_in(module: ModuleType, file: Path) -> list[object]:

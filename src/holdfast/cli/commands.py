@@ -10,10 +10,11 @@ import typer
 from typer.core import TyperCommand
 
 from holdfast import __version__ as holdfast_version
-from holdfast import _inspect
-from holdfast.cli import artifacts, comparing, moving, timetravel, views
+from holdfast import _inspect, _roster
+from holdfast.cli import artifacts, comparing, moving, timetravel, views, working
 from holdfast.cli import doctor as doctoring
 from holdfast.cli.exits import MEANINGS, Exit
+from holdfast.cli.fleet import unserved_lines
 from holdfast.cli.following import EXAMPLES as TAILS
 from holdfast.cli.following import tail
 from holdfast.cli.location import opened
@@ -131,8 +132,10 @@ def show(
             screen.say(views.drift_page(run, things), store=holdfast.store.url, run_id=run, drifted=drifted, things=things)
             return Exit.DRIFTED if drifted else Exit.FINE
         if at is None:
-            view = holdfast.show(run)
-            screen.say(views.run_page(view, screen.setting()), store=holdfast.store.url, run=view)
+            view, head = holdfast.show(run), holdfast.store.head(run)
+            unserved = _roster.unserved(holdfast.engine, [head]) if head is not None and view.status == "queued" else {}
+            page = [*views.run_page(view, screen.setting()), *unserved_lines(unserved)]
+            screen.say(page, store=holdfast.store.url, run=view)
         else:
             knew = holdfast.show_at(run, at)
             kept = artifacts.checkpoint_blocks(run, (knew.arguments, knew.result, knew.state), screen.setting())
@@ -354,6 +357,7 @@ def check(
     return Exit.FINE if good else Exit.DAMAGED
 
 
+app.command(epilog=working.PAUSES)(working.pause)
 app.command(epilog=timetravel.FORK_EXAMPLES)(timetravel.fork)
 app.command(epilog=timetravel.EDIT_EXAMPLES)(timetravel.edit)
 app.command(epilog=examples("holdfast artifact order-47", "holdfast artifact order-47 3f7a91 --to report.pdf"))(artifacts.artifact)
@@ -362,6 +366,8 @@ app.command(epilog=moving.COPY_EXAMPLES)(moving.copy)
 app.command(epilog=moving.MOVE_EXAMPLES)(moving.move)
 app.command(epilog=MIGRATIONS)(migrate)
 app.command(epilog=doctoring.EPILOG)(doctoring.doctor)
+app.command(epilog=working.EXAMPLES)(working.worker)
+app.command(epilog=working.WORKERS)(working.workers)
 
 
 @app.command(epilog=examples("holdfast demo"))

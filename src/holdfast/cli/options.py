@@ -13,7 +13,7 @@ from holdfast._inspect import STOPPED
 from holdfast.budget import LIMITS, Budget
 from holdfast.errors import Misuse
 
-STATUSES = ("queued", "running", "waiting", "blocked", "failed", "done", "cancelled", "moving", "moved", STOPPED)
+STATUSES = ("queued", "running", "waiting", "paused", "blocked", "failed", "done", "cancelled", "moving", "moved", STOPPED)
 
 UsageError: Any = typer.BadParameter.__base__
 """For a command that was not understood as a whole; typer does not export it."""

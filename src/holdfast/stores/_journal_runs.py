@@ -305,7 +305,7 @@ class Runs:
 
     def append(self, one: Append) -> Stale | None:
         """Add a commit if the run stands where it believes."""
-        run_id, epoch, seq, rows, head, takes, refs = one
+        run_id, epoch, seq, rows, head, takes, refs = one[:7]
         key = safe(run_id)
         if epoch == seq == 0:
             return self._create(key, one)

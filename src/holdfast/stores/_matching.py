@@ -22,11 +22,14 @@ def matches(head: Head, query: Query) -> bool:
         and (query.after is None or head.run_id > query.after)
         and (query.due_by_us is None or (head.owner is None and head.wake_us is not None and head.wake_us <= query.due_by_us))
         and (not query.addressed or head.owner is None)
+        and (query.queue is None or (head.owner is None and head.queue == query.queue))
         and (not query.tags or _has_tags(head, query.tags))
     )
 
 
-def _order(query: Query) -> Callable[[Head], tuple[int, str]]:
+def _order(query: Query) -> Callable[[Head], tuple[int | str, str]]:
+    if query.queue is not None:
+        return lambda head: (head.turn, head.run_id)
     if query.due_by_us is not None:
         return lambda head: (head.wake_us or 0, head.run_id)
     if query.addressed or query.after is not None:

@@ -1,7 +1,7 @@
 """A batch of appends in one round trip, and the way back to its answers when the reply was lost.
 
 The arguments are packed here, in the binary form in which PostgreSQL takes arrays: handing them over one by one took longer than the
-flush. Text may hold U+0000, which PostgreSQL refuses: that and U+0001 are written as two characters, in a way that keeps the order.
+flush.
 """
 
 # ruff: noqa: S608 (the columns of a head stand in one place)
@@ -19,8 +19,10 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from holdfast.store import Append, Head, Row, Stale
+from holdfast.store import Append, Ceiling, Head, Row, Stale
+from holdfast.stores._postgres_limits import reached
 from holdfast.stores._postgres_line import Connection
+from holdfast.stores._postgres_text import plain, sql_text
 
 STATEMENT = Path(__file__).with_name("postgres_append.sql").read_bytes()
 ONE_STATEMENT = Path(__file__).with_name("postgres_append_one.sql").read_bytes()
@@ -47,7 +49,7 @@ MOST_BYTES = 1000 * 1024 * 1024
 """A message to the server must be smaller than a gibibyte; it hangs up on larger ones without a word."""
 
 TEXT, BIGINT, BYTEA, DOUBLE = 25, 20, 17, 701
-BINARY, ONE_BINARY = [pq.Format.BINARY] * 30, [pq.Format.BINARY] * 25
+BINARY, ONE_BINARY = [pq.Format.BINARY] * 33, [pq.Format.BINARY] * 28
 ONE = struct.Struct(">iiiii")
 NULL = b"\xff\xff\xff\xff"
 LENGTH = struct.Struct(">i")
@@ -63,18 +65,21 @@ def get_ready(connection: Connection) -> None:
 
 def written(connection: Connection, batch: Sequence[Append]) -> list[Stale | None]:
     """Write the batch in one transaction; those that are refused come with the head that stands there."""
-    if not any(one.refs for one in batch):
+    if not any(one.refs or one.ceilings for one in batch):
         return _answers(connection, batch, _append(connection, batch))
     with connection.transaction():
-        connection.execute(BLOBS_STAY)
+        if any(one.refs for one in batch):
+            connection.execute(BLOBS_STAY)
         missing = {one.run_id: _missing(connection, one) for one in batch if one.refs}
-        whole = [one for one in batch if not missing.get(one.run_id)]
+        full = reached(connection, batch)
+        whole = [one for one in batch if not missing.get(one.run_id) and not full.get(one.run_id)]
         into = {whole[place].run_id for place in _append(connection, whole)} if whole else set()
         for one in whole:
             if one.refs and one.run_id in into:
                 connection.execute(REFER, (sql_text(one.run_id), list(one.refs)))
         answers = _answers(connection, batch, [place for place, one in enumerate(batch) if one.run_id in into])
-        return [_lacking(one, answer, missing.get(one.run_id, [])) for one, answer in zip(batch, answers, strict=True)]
+        lacks = [(missing.get(one.run_id, []), full.get(one.run_id, [])) for one in batch]
+        return [_lacking(one, answer, *lacking) for one, answer, lacking in zip(batch, answers, lacks, strict=True)]
 
 
 def landed(connection: Connection, batch: Sequence[Append]) -> list[Stale | None] | None:
@@ -100,20 +105,6 @@ def head_of(row: Sequence[Any]) -> Head:
 def row_of(row: Sequence[Any]) -> Row:
     """A row as it was given."""
     return Row._make(map(plain, row))
-
-
-def plain(value: Any) -> Any:
-    """Whatever came from the database, text as it was given."""
-    if type(value) is str and "\x01" in value:
-        return value.replace("\x01\x01", "\0").replace("\x01\x02", "\x01")
-    return value
-
-
-def sql_text(text: str) -> str:
-    """Text as PostgreSQL can hold it, in the same order."""
-    if "\0" in text or "\x01" in text:
-        return text.replace("\x01", "\x01\x02").replace("\0", "\x01\x01")
-    return text
 
 
 def tag(key: str, value: object) -> str:
@@ -172,12 +163,13 @@ def _checked(pgconn: pq.abc.PGconn, result: pq.abc.PGresult) -> pq.abc.PGresult:
 
 def _packed_one(append: Append) -> list[bytes | None]:
     """The arguments of the statement for one row, in its order."""
-    run_id, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note = append.head
+    run_id, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note, queue, turn, lane = append.head
     (row,) = append.rows
     return [
         _text(run_id), _bigint(append.epoch), _bigint(append.seq), _text(agent), _text(status), None if owner is None else _text(owner),
         _bigint(epoch), _bigint(seq), digest, None if wake_us is None else _bigint(wake_us), _bigint(created_us), _bigint(updated_us),
-        _text(tags), _double(usd), _text(note), tagged(tags).encode(),
+        _text(tags), _double(usd), _text(note), _text(queue), _text(turn), _text(lane),
+        tagged(tags).encode(),
         _bigint(row.seq), _bigint(row.epoch), _bigint(row.at_us), _text(row.kind), _text(row.step_id), *row[5:],
     ]  # fmt: skip
 
@@ -191,12 +183,13 @@ def _packed(batch: Sequence[Append]) -> list[bytes]:
     heads = [one.head for one in batch]
     rows = [(place, row) for place, one in enumerate(batch, 1) for row in one.rows]
     takes = [(place, letter_id) for place, one in enumerate(batch, 1) for letter_id in one.takes]
-    run_ids, agents, statuses, owner, epochs, seqs, digests, wakes, created, updated, tags, usd, notes = zip(*heads, strict=True)
+    run_ids, agents, statuses, owner, epochs, seqs, digests, wakes, created, updated, tags, usd, notes, *line = zip(*heads, strict=True)
     _, row_epochs, at_us, kinds, step_ids, bodies, values, args, row_digests = zip(*(row for _, row in rows), strict=True)
     return [
         _texts(run_ids), _bigints([one.epoch for one in batch]), _bigints([one.seq for one in batch]), _texts(agents), _texts(statuses),
         _texts(owner), _bigints(epochs), _bigints(seqs), _byteas(digests), _nullable(wakes), _bigints(created), _bigints(updated),
-        _texts(tags), _doubles(usd), _texts(notes), _texts([tagged(text) for text in tags]),
+        _texts(tags), _doubles(usd), _texts(notes), *map(_texts, line),
+        _texts([tagged(text) for text in tags]),
         _bigints([place for place, _ in rows]), _texts([run_ids[place - 1] for place, _ in rows]),
         _bigints([row.seq for _, row in rows]), _bigints(row_epochs), _bigints(at_us),
         _texts(kinds), _texts(step_ids), _byteas(bodies), _byteas(values), _byteas(args), _byteas(row_digests),
@@ -248,9 +241,10 @@ def _missing(connection: Connection, one: Append) -> list[str]:
     return [digest for (digest,) in connection.execute(MISSING, (list(one.refs), sql_text(one.run_id)))]
 
 
-def _lacking(one: Append, answer: Stale | None, missing: Sequence[str]) -> Stale | None:
-    """The answer to an append whose blobs are not there: that is said only where it would have gone in otherwise."""
-    if answer is None or not missing:
+def _lacking(one: Append, answer: Stale | None, missing: Sequence[str], full: Sequence[Ceiling]) -> Stale | None:
+    """The answer to an append whose blobs are not there, or that has no room: said only where it would have gone in otherwise."""
+    if answer is None:
         return answer
     head = answer.head
-    return Stale(head, missing if (one.epoch, one.seq) == ((head.epoch, head.seq) if head else (0, 0)) else ())
+    believed = (one.epoch, one.seq) == ((head.epoch, head.seq) if head else (0, 0))
+    return Stale(head, missing or (), full or ()) if believed else Stale(head)

@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable
 
 from holdfast.stores._postgres_address import Address
-from holdfast.stores._postgres_append import plain
 from holdfast.stores._postgres_line import PAUSES_S, Connection, connect
+from holdfast.stores._postgres_text import plain
 
 log = logging.getLogger("holdfast")
 

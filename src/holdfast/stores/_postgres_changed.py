@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.store import Aside, Head, Removal, Repair, Room, Row, Shedding, Tombstone
-from holdfast.stores._postgres_append import FIELDS, ROW_FIELDS, head_of, plain, row_of, sql_text, tagged, written
+from holdfast.stores._postgres_append import FIELDS, ROW_FIELDS, head_of, row_of, tagged, written
 from holdfast.stores._postgres_line import Connection
+from holdfast.stores._postgres_text import plain, sql_text
 
 HEAD = f"SELECT {FIELDS} FROM runs WHERE run_id = %b"
 LOCKED_HEAD = f"{HEAD} FOR UPDATE"

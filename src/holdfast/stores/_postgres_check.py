@@ -5,8 +5,8 @@ The pages are the server's business. The rows of a run are not compared with eac
 
 from __future__ import annotations
 
-from holdfast.stores._postgres_append import plain
 from holdfast.stores._postgres_line import Connection
+from holdfast.stores._postgres_text import plain
 
 ASTRAY = """
     SELECT format('run %s has %s records in its journal but no head', run_id, count(*))

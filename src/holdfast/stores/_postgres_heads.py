@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.store import Head, Query
-from holdfast.stores._postgres_append import FIELDS, head_of, sql_text, tag
+from holdfast.stores._postgres_append import FIELDS, head_of, tag
 from holdfast.stores._postgres_line import Connection
+from holdfast.stores._postgres_text import sql_text
 
 STATUSES = """
     WITH RECURSIVE known (status) AS (
@@ -30,6 +31,7 @@ LISTED = """
 """
 BEHIND = "SELECT {fields} FROM runs WHERE run_id > %(after)b AND {filters} ORDER BY run_id"
 DUE = "SELECT {fields} FROM runs WHERE owner IS NULL AND wake_us <= %(due)b AND wake_us IS NOT NULL AND {filters} ORDER BY wake_us, run_id"
+IN_TURN = "SELECT {fields} FROM runs WHERE owner IS NULL AND status = %(status)b AND queue = %(queue)b AND {filters} ORDER BY turn, run_id"
 ADDRESSED = """
     SELECT {fields} FROM (SELECT DISTINCT run_id FROM letters WHERE run_id > %(after)b) AS addressed JOIN runs USING (run_id)
     WHERE owner IS NULL AND {filters} ORDER BY run_id
@@ -52,6 +54,8 @@ def statement(query: Query) -> tuple[bytes, dict[str, Any]]:
 
 
 def _order(query: Query) -> str:
+    if query.queue is not None:
+        return IN_TURN
     if query.due_by_us is not None:
         return DUE
     if query.addressed:
@@ -77,6 +81,8 @@ def _values(query: Query) -> dict[str, Any]:
         "tags": [tag(*pair) for pair in query.tags],
         "after": sql_text(query.after or ""),
         "due": query.due_by_us,
+        "status": sql_text(query.statuses[0] if query.statuses else ""),
+        "queue": sql_text(query.queue or ""),
         "limit": query.limit,
         "offset": query.offset,
     }

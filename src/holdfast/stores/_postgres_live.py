@@ -12,8 +12,8 @@ import logging
 from holdfast._clock import SystemClock
 from holdfast.errors import StoreBusy
 from holdfast.stores._postgres_address import Address
-from holdfast.stores._postgres_append import sql_text
 from holdfast.stores._postgres_line import Connection, Line
+from holdfast.stores._postgres_text import sql_text
 
 log = logging.getLogger("holdfast")
 

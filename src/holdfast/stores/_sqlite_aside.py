@@ -18,7 +18,7 @@ TABLES = Path(__file__).with_name("sqlite_aside.sql").read_text(encoding="utf-8"
 
 ROW = ("place", *Row._fields)
 MOVED = ("moved_us", "moved_by", "why")
-TEXT = frozenset({"run_id", "agent", "status", "owner", "tags", "note", "kind", "step_id", "moved_by", "why"})
+TEXT = frozenset({"run_id", "agent", "status", "owner", "tags", "note", "queue", "turn", "lane", "kind", "step_id", "moved_by", "why"})
 
 FIND_HEAD = "SELECT {} FROM runs WHERE run_id = ?"
 FIND_ROWS = "SELECT {} FROM journal WHERE run_id = ?"
@@ -33,7 +33,7 @@ SQL writes it out: the place is `abs(before) & 68719476735`, the number `-before
 PART_ROWS = "UPDATE journal SET before = -1 WHERE run_id = ?"
 JOIN_ROW = "UPDATE journal SET before = ? WHERE place = ?"
 DROP_HEAD = "DELETE FROM runs WHERE run_id = ?"
-ADD_HEAD = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+ADD_HEAD = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 ADD_ROW = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, -1)"
 EXIST = "SELECT 1 FROM sqlite_schema WHERE name = 'aside_rows'"
 FIND_MOVED = {"row": "SELECT {} FROM aside_rows WHERE run_id = ?", "head": "SELECT {} FROM aside_heads WHERE run_id = ?"}

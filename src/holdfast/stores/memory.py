@@ -14,6 +14,9 @@ from holdfast.errors import StoreBusy
 from holdfast.store import (
     Append,
     Aside,
+    Ceiling,
+    Drawn,
+    Enrolled,
     Finding,
     Head,
     Letter,
@@ -30,6 +33,7 @@ from holdfast.store import (
 )
 from holdfast.stores._blob_files import condemned
 from holdfast.stores._matching import listed
+from holdfast.stores._meters import moved_on
 
 LIVE_LINES, LIVE_BYTES = 10_000, 8 * 1024 * 1024
 """What is kept at the most of all that runs emitted."""
@@ -51,6 +55,8 @@ class MemoryStore:
         self._aside: list[Aside] = []
         self._live: deque[tuple[int, str, bytes]] = deque()
         self._live_bytes = self._live_lines = 0
+        self._about: dict[str, bytes] = {}
+        self._meters: dict[str, int] = {}
         self._graves: dict[str, Tombstone] = {}
         self._blobs: dict[str, tuple[bytes, int]] = {}
         self._parts: dict[str, list[str]] = {}
@@ -73,6 +79,9 @@ class MemoryStore:
         missing = [digest for digest in one.refs if digest not in self._blobs]
         if missing:
             return Stale(head, missing)
+        full = [ceiling for ceiling in one.ceilings if self._owned(ceiling, one.run_id) >= ceiling.most]
+        if full:
+            return Stale(head, full=full)
         if one.refs:
             self._refs.setdefault(one.run_id, set()).update(one.refs)
         self._heads[one.run_id] = one.head
@@ -80,6 +89,15 @@ class MemoryStore:
         for letter_id in one.takes:
             self._letters.pop(letter_id, None)
         return None
+
+    def _owned(self, ceiling: Ceiling, but: str) -> int:
+        others = (head for head in self._heads.values() if head.owner is not None and head.run_id != but)
+        return sum(getattr(head, ceiling.field) == ceiling.value for head in others)
+
+    def draw(self, meter: str, *, step_us: int, within_us: int | None, at_us: int) -> Drawn:
+        with self._lock:
+            drawn, self._meters[meter] = moved_on(self._meters.get(meter, 0), step_us=step_us, within_us=within_us, at_us=at_us)
+            return drawn
 
     def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
         with self._lock:
@@ -115,6 +133,13 @@ class MemoryStore:
 
     def retire(self, owner: str) -> None:
         self._beats.pop(owner, None)
+        self._about.pop(owner, None)
+
+    def introduce(self, owner: str, about: bytes) -> None:
+        self._about[owner] = about
+
+    def owners(self) -> list[Enrolled]:
+        return [Enrolled(owner, beat, self._about.get(owner, b"")) for owner, beat in sorted(self._beats.items())]
 
     def pulse(self, owner: str) -> Pulse | None:
         beat = self._beats.get(owner)

@@ -21,6 +21,8 @@ from holdfast.errors import StoreBusy, StoreError, StoreFailed
 from holdfast.store import (
     Append,
     Aside,
+    Drawn,
+    Enrolled,
     Finding,
     Head,
     Letter,
@@ -38,17 +40,19 @@ from holdfast.store import (
 )
 from holdfast.stores import _postgres_blobs as blobs
 from holdfast.stores import _postgres_changed as changed
+from holdfast.stores import _postgres_limits as limits
 from holdfast.stores import _postgres_live as live
 from holdfast.stores._machine_folder import machine_folder
 from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._postgres_address import Address, address_of
-from holdfast.stores._postgres_append import TOLD, get_ready, head_of, landed, plain, row_of, sql_text, written
+from holdfast.stores._postgres_append import TOLD, get_ready, head_of, landed, row_of, written
 from holdfast.stores._postgres_bell import Listening
 from holdfast.stores._postgres_check import findings
 from holdfast.stores._postgres_examined import examined
 from holdfast.stores._postgres_heads import listed
 from holdfast.stores._postgres_line import BUSY_LIMIT_S, PATIENCE_S, Connection, Line, Lines, Lost
 from holdfast.stores._postgres_schema import VERSION, prepare, store_id, to_do
+from holdfast.stores._postgres_text import plain, sql_text
 from holdfast.stores._postgres_transaction import Transactions
 
 __all__ = ["VERSION", "PostgresStore", "address_of", "migrate", "outstanding"]
@@ -69,6 +73,8 @@ LETTERS = "SELECT letter_id, run_id, at_us, kind, body FROM letters WHERE run_id
 ENROLL = "INSERT INTO owners VALUES (%b, 1) ON CONFLICT DO NOTHING"
 RENEW = "UPDATE owners SET beat = beat + 1, renewed_at = clock_timestamp() WHERE owner = %b"
 RETIRE = "DELETE FROM owners WHERE owner = %b"
+INTRODUCE = "UPDATE owners SET about = %b WHERE owner = %b"
+OWNERS = "SELECT owner, beat, about FROM owners ORDER BY owner"
 PULSE = "SELECT beat FROM owners WHERE owner = %b"
 ONE_MOMENT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
@@ -176,6 +182,10 @@ class PostgresStore:
         found = self._others.run(lambda connection: connection.cursor(binary=True).execute(LETTERS, (wanted,)).fetchall())
         return [Letter._make(map(plain, row)) for row in found]
 
+    def draw(self, meter: str, *, step_us: int, within_us: int | None, at_us: int) -> Drawn:
+        del at_us
+        return self._others.run(lambda connection: limits.draw(connection, sql_text(meter), step_us=step_us, within_us=within_us))
+
     def enroll(self, owner: str) -> None:
         with self._os_errors():
             self._locks.hold(owner)
@@ -193,6 +203,13 @@ class PostgresStore:
         self._owner(RETIRE, owner)
         with self._os_errors():
             self._locks.release(owner)
+
+    def introduce(self, owner: str, about: bytes) -> None:
+        self._others.run(lambda connection: connection.execute(INTRODUCE, (about, sql_text(owner))))
+
+    def owners(self) -> list[Enrolled]:
+        found = self._others.run(lambda connection: connection.cursor(binary=True).execute(OWNERS).fetchall())
+        return [Enrolled._make(map(plain, row)) for row in found]
 
     def pulse(self, owner: str) -> Pulse | None:
         found = self._others.run(lambda connection: connection.execute(PULSE, (sql_text(owner),)).fetchall())

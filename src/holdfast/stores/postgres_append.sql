@@ -4,22 +4,26 @@
 WITH wanted AS (
     SELECT * FROM unnest(
         $1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[], $9::bytea[], $10::bigint[],
-        $11::bigint[], $12::bigint[], $13::text[], $14::double precision[], $15::text[], $16::text[]
+        $11::bigint[], $12::bigint[], $13::text[], $14::double precision[], $15::text[], $16::text[], $17::text[], $18::text[],
+        $19::text[]
     ) WITH ORDINALITY AS w (
-        run_id, at_epoch, at_seq, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note, tagged, nr
+        run_id, at_epoch, at_seq, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note, queue, turn,
+        lane, tagged, nr
     )
 ), moved AS (
     -- The fence. Where somebody else is changing the line, this waits for the end of that and looks at the line anew.
     UPDATE runs SET
         agent = w.agent, status = w.status, owner = w.owner, epoch = w.epoch, seq = w.seq, digest = w.digest, wake_us = w.wake_us,
-        created_us = w.created_us, updated_us = w.updated_us, tags = w.tags, usd = w.usd, note = w.note, tagged = w.tagged::text[]
+        created_us = w.created_us, updated_us = w.updated_us, tags = w.tags, usd = w.usd, note = w.note, queue = w.queue,
+        turn = w.turn, lane = w.lane, tagged = w.tagged::text[]
     FROM wanted w WHERE runs.run_id = w.run_id AND runs.epoch = w.at_epoch AND runs.seq = w.at_seq
     RETURNING w.nr, w.run_id, w.owner IS NULL AS rests
 ), new_ids AS (
     INSERT INTO ids SELECT run_id FROM wanted WHERE at_epoch = 0 AND at_seq = 0 ON CONFLICT DO NOTHING RETURNING run_id
 ), created AS (
     INSERT INTO runs
-    SELECT run_id, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note, tagged::text[]
+    SELECT run_id, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note, queue, turn, lane,
+        tagged::text[]
     FROM wanted WHERE at_epoch = 0 AND at_seq = 0 AND (run_id IN (SELECT run_id FROM new_ids)) IS TRUE
 ), went_in AS (
     SELECT nr, run_id, rests FROM moved
@@ -29,11 +33,11 @@ WITH wanted AS (
     INSERT INTO journal
     SELECT run_id, seq, epoch, at_us, kind, step_id, body, value, args, digest
     FROM unnest(
-        $17::bigint[], $18::text[], $19::bigint[], $20::bigint[], $21::bigint[], $22::text[], $23::text[], $24::bytea[], $25::bytea[],
-        $26::bytea[], $27::bytea[]
+        $20::bigint[], $21::text[], $22::bigint[], $23::bigint[], $24::bigint[], $25::text[], $26::text[], $27::bytea[], $28::bytea[],
+        $29::bytea[], $30::bytea[]
     ) AS r (nr, run_id, seq, epoch, at_us, kind, step_id, body, value, args, digest) WHERE (nr IN (SELECT nr FROM went_in)) IS TRUE
 ), taken AS (
-    DELETE FROM letters USING unnest($28::bigint[], $29::text[], $30::bigint[]) AS t (nr, run_id, letter_id)
+    DELETE FROM letters USING unnest($31::bigint[], $32::text[], $33::bigint[]) AS t (nr, run_id, letter_id)
     WHERE letters.letter_id = t.letter_id AND letters.run_id = t.run_id AND (t.nr IN (SELECT nr FROM went_in)) IS TRUE
 )
 -- Whoever waits for a run that nobody owns any more is told, once this is committed.

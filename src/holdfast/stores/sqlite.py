@@ -22,6 +22,9 @@ from holdfast.errors import StoreDamaged, StoreError
 from holdfast.store import (
     Append,
     Aside,
+    Ceiling,
+    Drawn,
+    Enrolled,
     Finding,
     Head,
     Letter,
@@ -39,6 +42,7 @@ from holdfast.store import (
 from holdfast.stores import _sqlite_blobs as blobs
 from holdfast.stores._blob_files import BlobFiles
 from holdfast.stores._live_files import LiveFiles
+from holdfast.stores._meters import moved_on
 from holdfast.stores._os_errors import os_errors
 from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._sqlite_aside import found_head, found_rows, move, moved
@@ -50,17 +54,18 @@ from holdfast.stores._sqlite_pruned import buried, compacted, forgotten, gaps, m
 
 FIELDS = ", ".join(Head._fields)
 CREATE = (
-    "INSERT INTO runs SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 0 "
+    "INSERT INTO runs SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, 0 "
     "WHERE NOT EXISTS (SELECT 1 FROM pruned WHERE run_id = ?1) ON CONFLICT DO NOTHING"
 )
 ADVANCE = (
     "UPDATE runs SET agent = ?, seq = ?, digest = ?, created_us = ?, updated_us = ?, tags = ?, usd = ?, note = ?, "
-    "last = last_insert_rowid() WHERE run_id = ? AND epoch = ? AND status = ? AND owner IS ? AND wake_us IS ?"
+    "last = last_insert_rowid() WHERE run_id = ? AND epoch = ? AND status = ? AND owner IS ? AND wake_us IS ? AND queue = ? AND turn = ? "
+    "AND lane = ?"
 )
-"""Names no column that `runs_owned` or `runs_due` hold: naming it would open the index, and rewrite it even where the value stays."""
+"""Names no column that is in an index but `updated_us`: naming it would open the index, and rewrite it even where the value stays."""
 REPLACE = (
     "UPDATE runs SET agent = ?, status = ?, owner = ?, epoch = ?, seq = ?, digest = ?, wake_us = ?, created_us = ?, updated_us = ?, "
-    "tags = ?, usd = ?, note = ?, last = last_insert_rowid() WHERE run_id = ?"
+    "tags = ?, usd = ?, note = ?, queue = ?, turn = ?, lane = ?, last = last_insert_rowid() WHERE run_id = ?"
 )
 ADD_FIRST = (
     "INSERT INTO journal SELECT run_id, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, last FROM runs WHERE run_id = ? AND epoch = ? AND seq = ?"
@@ -86,6 +91,11 @@ RESTING = f"SELECT {FIELDS} FROM runs INDEXED BY runs_resting WHERE owner IS NUL
 OWNED = f"SELECT {FIELDS} FROM runs INDEXED BY runs_owned WHERE owner IS NOT NULL"
 BEHIND = f"SELECT {FIELDS} FROM runs WHERE run_id > ?"
 DUE = f"SELECT {FIELDS} FROM runs INDEXED BY runs_due WHERE owner IS NULL AND wake_us <= ?"
+OTHERS = {
+    field: f"SELECT count(*) FROM runs INDEXED BY runs_owned WHERE owner IS NOT NULL AND {field} = ? AND run_id <> ?"
+    for field in ("queue", "agent", "lane")
+}
+IN_TURN = f"SELECT {FIELDS} FROM runs INDEXED BY runs_turn WHERE owner IS NULL AND status = ? AND queue = ?"
 ADDRESSED = (
     f"SELECT {FIELDS} FROM (SELECT DISTINCT run_id FROM letters INDEXED BY letters_run WHERE run_id > ?) "
     "CROSS JOIN runs USING (run_id) WHERE owner IS NULL"
@@ -158,6 +168,8 @@ class SqliteStore:
 
     def heads(self, query: Query) -> list[Head]:
         with self._reader.transaction() as cursor:
+            if query.queue is not None:
+                return _in_turn(cursor, query)
             if query.due_by_us is not None or query.addressed:
                 return _to_wake(cursor, query)
             if query.after is not None:
@@ -167,6 +179,13 @@ class SqliteStore:
                 found += _resting(cursor, query, status)
         found.sort(key=lambda head: (-head.updated_us, head.run_id))
         return found[query.offset : query.offset + query.limit]
+
+    def draw(self, meter: str, *, step_us: int, within_us: int | None, at_us: int) -> Drawn:
+        with self._writer.transaction() as cursor:
+            stands_us = cursor.execute("SELECT stands_us FROM meters WHERE meter = ?", (meter,)).get or 0
+            drawn, stands_us = moved_on(stands_us, step_us=step_us, within_us=within_us, at_us=at_us)
+            cursor.execute("INSERT INTO meters VALUES (?1, ?2) ON CONFLICT DO UPDATE SET stands_us = ?2", (meter, stands_us))
+            return drawn
 
     def post(self, run_id: str, kind: str, body: bytes, at_us: int) -> int:
         with self._writer.transaction() as cursor:
@@ -186,7 +205,7 @@ class SqliteStore:
             self._locks.hold(owner)
         try:
             with self._writer.transaction() as cursor:
-                cursor.execute("INSERT INTO owners VALUES (?, 1)", (owner,))
+                cursor.execute("INSERT INTO owners VALUES (?, 1, x'')", (owner,))
         except StoreError:
             self._locks.release(owner)
             raise
@@ -201,6 +220,14 @@ class SqliteStore:
             cursor.execute("DELETE FROM owners WHERE owner = ?", (owner,))
         with os_errors(self.url):
             self._locks.release(owner)
+
+    def introduce(self, owner: str, about: bytes) -> None:
+        with self._writer.transaction() as cursor:
+            cursor.execute("UPDATE owners SET about = ? WHERE owner = ?", (about, owner))
+
+    def owners(self) -> list[Enrolled]:
+        with self._reader.transaction() as cursor:
+            return [Enrolled._make(row) for row in cursor.execute("SELECT owner, beat, about FROM owners ORDER BY owner")]
 
     def pulse(self, owner: str) -> Pulse | None:
         with self._reader.transaction() as cursor:
@@ -321,10 +348,13 @@ class SqliteStore:
 
 
 def _append(cursor: apsw.Cursor, one: Append, files: BlobFiles) -> Stale | None:
-    run_id, epoch, seq, rows, head, takes, refs = one
+    run_id, epoch, seq, rows, head, takes, refs, ceilings = one
     if refs and (missing := blobs.missing(cursor, files, run_id, refs)):
         now = _head(cursor, run_id)
         return Stale(now, missing if (epoch, seq) == ((now.epoch, now.seq) if now else (0, 0)) else ())
+    if ceilings and (full := [ceiling for ceiling in ceilings if _is_reached(cursor, ceiling, run_id)]):
+        now = _head(cursor, run_id)
+        return Stale(now, full=full if (epoch, seq) == ((now.epoch, now.seq) if now else (0, 0)) else ())
     if epoch == seq == 0:
         cursor.execute(CREATE, head)
         if cursor.connection.changes() == 0:
@@ -335,7 +365,7 @@ def _append(cursor: apsw.Cursor, one: Append, files: BlobFiles) -> Stale | None:
         return Stale(_head(cursor, run_id))
     for row in rows[1:]:
         cursor.execute(ADD_NEXT, (run_id, *row))
-    cursor.execute(ADVANCE, (head.agent, *head[5:7], *head[8:], run_id, head.epoch, head.status, head.owner, head.wake_us))
+    cursor.execute(ADVANCE, (head.agent, *head[5:7], *head[8:13], run_id, head.epoch, head.status, head.owner, head.wake_us, *head[13:]))
     if cursor.connection.changes() == 0:
         cursor.execute(REPLACE, (*head[1:], run_id))
     for letter_id in takes:
@@ -343,6 +373,11 @@ def _append(cursor: apsw.Cursor, one: Append, files: BlobFiles) -> Stale | None:
     if refs:
         blobs.refer(cursor, run_id, refs)
     return None
+
+
+def _is_reached(cursor: apsw.Cursor, ceiling: Ceiling, run_id: str) -> bool:
+    field, value, most = ceiling
+    return bool(cursor.execute(OTHERS[field], (value, run_id)).get >= most)
 
 
 def _head(cursor: apsw.Cursor, run_id: str) -> Head | None:
@@ -398,6 +433,13 @@ def _to_wake(cursor: apsw.Cursor, query: Query) -> list[Head]:
     sql += f" ORDER BY {'wake_us, run_id' if due else 'run_id'} LIMIT ? OFFSET ?"
     first = query.due_by_us if due else query.after or ""
     return [Head._make(row) for row in cursor.execute(sql, (first, *values, *query.statuses, query.limit, query.offset))]
+
+
+def _in_turn(cursor: apsw.Cursor, query: Query) -> list[Head]:
+    sql, values = _narrowed(IN_TURN, query)
+    sql += " ORDER BY turn, run_id LIMIT ? OFFSET ?"
+    (status,) = query.statuses
+    return [Head._make(row) for row in cursor.execute(sql, (status, query.queue, *values, query.limit, query.offset))]
 
 
 def _narrowed(sql: str, query: Query) -> tuple[str, list[str | int]]:

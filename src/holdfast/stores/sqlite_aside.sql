@@ -7,5 +7,5 @@ CREATE TABLE IF NOT EXISTS aside_rows (
 
 CREATE TABLE IF NOT EXISTS aside_heads (
     moved_us, moved_by, why,
-    run_id, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note, last
+    run_id, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note, queue, turn, lane, last
 );

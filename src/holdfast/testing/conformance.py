@@ -27,6 +27,7 @@ from holdfast.store import (
     Store,
 )
 from holdfast.testing.following import LiveConformance
+from holdfast.testing.metering import MeteredConformance
 from holdfast.testing.pruning import PrunableConformance
 from holdfast.testing.ringing import RingingConformance
 from holdfast.testing.sample import (
@@ -50,7 +51,9 @@ from holdfast.testing.shelf import ShelfConformance
 from holdfast.testing.transactional import TransactionalConformance
 
 
-class StoreConformance(ShelfConformance, LiveConformance, PrunableConformance, RingingConformance, TransactionalConformance):
+class StoreConformance(
+    ShelfConformance, LiveConformance, PrunableConformance, MeteredConformance, RingingConformance, TransactionalConformance
+):
     """Override `open`. Set `lasting` to False for a store that is gone when it is closed."""
 
     lasting = True
@@ -253,6 +256,22 @@ class StoreConformance(ShelfConformance, LiveConformance, PrunableConformance, R
             assert store.append([Append("run", 1, seq, [row(seq + 1)], moved)]) == [None]
             assert listed(store, Query(due_by_us=40)) == due
             assert store.head("run") == moved
+
+    def test_those_in_line_are_listed_in_their_turn_until_they_are_taken(self, store: Store) -> None:
+        for run_id, queue, turn, owner in [
+            ("b", "q", "2", None), ("a", "q", "2", None), ("first", "q", "1", None), ("owned", "q", "1", "me"), ("other", "r", "1", None),
+        ]:  # fmt: skip
+            keep(store, head(run_id, 1, status="queued", owner=owner)._replace(queue=queue, turn=turn, lane=run_id))
+        keep(store, head("waits", 1, status="waiting", owner=None)._replace(queue="q", turn="1"))
+        line = Query(statuses=["queued"], queue="q")
+        assert listed(store, line) == ["first", "a", "b"]
+        assert listed(store, line._replace(limit=1, offset=1)) == ["a"]
+        assert listed(store, line._replace(queue="r")) == ["other"]
+        assert listed(store, line._replace(agent="other")) == []
+        taken = head("first", 2, owner="me")._replace(queue="q", turn="1", lane="first")
+        assert store.append([Append("first", 1, 1, [row(2)], taken)]) == [None]
+        assert store.head("first") == taken
+        assert listed(store, line) == ["a", "b"]
 
     def test_those_with_letters_are_listed_until_the_letters_are_taken(self, store: Store) -> None:
         for run_id, owner in [("c", None), ("a", None), ("b", None), ("owned", "me"), ("none", None)]:

@@ -1,0 +1,276 @@
+"""`python -m benchmarks.fleet [URL]`: what it takes to claim a run among very many, and what several workers do on one PostgreSQL.
+
+Without a URL it starts a server of its own, with `fsync` on, in a temporary folder. The CPU shares of a server elsewhere are not seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import secrets
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+import psycopg
+
+import holdfast as hf
+from benchmarks.fleet_app import gives
+from benchmarks.postgres import somewhere
+from benchmarks.table import Line, as_table, ratio_line, time_line
+from holdfast._chain import chain, turn_of
+from holdfast._runner import attend_blocking
+from holdfast._worker import Worker
+from holdfast.store import Append, Head, Query, Row
+
+ROOT = Path(__file__).parent.parent
+FEW, MANY, MANY_SQLITE, CLAIMS, BATCH = 1_000, 1_000_000, 100_000, 40, 2_000
+RUNS, STEPS, FLEETS = 200, 50, (1, 2, 4)
+TINY = (10, 40, 40, 3, 4, 3, (1, 2))
+WORKERS_LIMIT_S = 300.0
+TICK = os.sysconf("SC_CLK_TCK")
+_began = list[float]()
+
+
+@hf.agent
+def claimed(number: int) -> int:
+    """Nothing: that it was begun is all that is measured."""
+    _began.append(perf_counter())
+    return number
+
+
+# --- very many runs in line -----------------------------------------------------------------------------------------
+
+FILL = """
+    WITH fresh AS (
+        SELECT 'w' || lpad(n::text, 7, '0') AS id, n, %(at_us)s::bigint + n AS at_us FROM generate_series(1, %(count)s - 1) AS n
+    ), told AS (
+        SELECT id, n, fresh.at_us, convert_to(replace(convert_from(j.body, 'UTF8'), 'w0000000', id), 'UTF8') AS body, j.value, j.args
+        FROM fresh, journal j WHERE j.run_id = 'w0000000'
+    ), sealed AS (
+        SELECT *, sha256(
+            decode(repeat('00', 32), 'hex') || convert_to(id, 'UTF8') || '\\x00'::bytea || '1'::bytea || '\\x00'::bytea || '1'::bytea
+            || '\\x00'::bytea || convert_to(at_us::text, 'UTF8') || '\\x00'::bytea || 'run.started'::bytea || '\\x00'::bytea
+            || '\\x00'::bytea || convert_to(length(body)::text, 'UTF8') || '\\x00'::bytea || '-1'::bytea || '\\x00'::bytea || body
+        ) AS digest FROM told
+    ), known AS (
+        INSERT INTO ids SELECT id FROM sealed
+    ), noted AS (
+        INSERT INTO journal SELECT id, 1, 1, at_us, 'run.started', '', body, value, args, digest FROM sealed
+    )
+    INSERT INTO runs
+    SELECT id, r.agent, r.status, r.owner, 1, 1, s.digest, r.wake_us, s.at_us, s.at_us, r.tags, r.usd, r.note, r.queue,
+        left(r.turn, 6) || lpad(s.at_us::text, 17, '0'), r.lane, r.tagged
+    FROM sealed s, runs r WHERE r.run_id = 'w0000000'
+"""
+
+
+def first_of(app: hf.Holdfast) -> tuple[Head, Row]:
+    """The run that all others are made after."""
+    app.submit(claimed, 1, run_id="w0000000")
+    found = app.store.load("w0000000")
+    assert found is not None
+    return found[0], found[1][0]
+
+
+def fill_postgres(app: hf.Holdfast, url: str, schema: str, count: int) -> None:
+    """So many runs in line, made by the server itself."""
+    head, _ = first_of(app)
+    with closing(psycopg.connect(url, autocommit=True)) as raw:
+        raw.execute(f"SET search_path = {schema}".encode())
+        raw.execute(FILL.encode(), {"count": count, "at_us": head.created_us})
+        raw.execute(b"ANALYZE runs; ANALYZE journal")
+
+
+def fill_sqlite(app: hf.Holdfast, count: int) -> None:
+    """The same through the store, many at a time."""
+    made = _made(*first_of(app), count)
+    while batch := [Append(head.run_id, 0, 0, [row], head) for head, row in itertools.islice(made, BATCH)]:
+        app.store.append(batch)
+
+
+def _made(head: Head, row: Row, count: int) -> Iterator[tuple[Head, Row]]:
+    for number in range(1, count):
+        run_id, at_us = f"w{number:07d}", head.created_us + number
+        fresh = row._replace(at_us=at_us, body=row.body.replace(b"w0000000", run_id.encode()))
+        fresh = fresh._replace(digest=chain(b"\0" * 32, run_id, fresh))
+        moved = head._replace(run_id=run_id, digest=fresh.digest, created_us=at_us, updated_us=at_us, turn=turn_of(0, at_us))
+        yield moved, fresh
+
+
+def claiming(app: hf.Holdfast, times: int) -> list[float]:
+    """Seconds from a worker's look for a run until that run's code begins, one after the other."""
+    found: list[float] = []
+
+    async def made() -> Worker:
+        return Worker(app.engine, [claimed], concurrency=1)
+
+    worker = asyncio.run(made())
+    for _ in range(times):
+        _began.clear()
+        looked = perf_counter()
+        (order,) = worker._orders(1)  # noqa: SLF001 (its own look, without the rest between two)
+        attend_blocking(app.engine, order)
+        found.append(_began[0] - looked)
+    return found[3:] or found
+
+
+# --- several workers ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What so many workers did on one PostgreSQL; shares are of one core."""
+
+    workers: int
+    steps_per_s: float
+    worker_share: float
+    server_share: float | None
+
+
+def cpu_s(pids: Sequence[int]) -> float:
+    """What these processes have used so far, those of their children that have ended included."""
+    used = 0.0
+    for pid in pids:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        used += sum(map(int, fields[11:15])) / TICK
+    return used
+
+
+def family(pid: int) -> list[int]:
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        children = []
+    return [pid, *map(int, children)]
+
+
+def server_pid(url: str) -> int | None:
+    """The server's first process, where it is on this machine."""
+    with closing(psycopg.connect(url)) as raw:
+        try:
+            (found,) = raw.execute("SELECT split_part(pg_read_file('postmaster.pid'), E'\\n', 1)").fetchall()[0]
+        except psycopg.Error:
+            return None
+    return int(found) if Path(f"/proc/{found}").exists() else None
+
+
+def paced(url: str, schema: str, count: int, runs: int, steps: int) -> Pace:
+    """Leave runs to so many workers, and take the time from the first claim to the last end, by their records."""
+    where = f"{url}{'&' if '?' in url else '?'}schema={schema}"
+    with hf.Holdfast(where) as app:
+        for number in range(runs):
+            app.submit(gives, steps, run_id=f"r{count}-{number}")
+        with working(where, count) as pids:
+            postmaster = server_pid(url)
+            _until(lambda: len([one for one in app.workers() if one.agents]) == count)
+            before = cpu_s(pids), cpu_s(family(postmaster)) if postmaster else 0.0, perf_counter()
+            _until(lambda: not app.store.heads(Query(statuses=["queued", "running"], limit=1)))
+            took = perf_counter() - before[2]
+            shares = (cpu_s(pids) - before[0]) / took, (cpu_s(family(postmaster)) - before[1]) / took if postmaster else None
+        span_s = _span_s(url, schema, count)
+    return Pace(count, runs * steps / span_s, shares[0], shares[1])
+
+
+def _span_s(url: str, schema: str, count: int) -> float:
+    sql = f"SELECT max(at_us) - min(at_us) FILTER (WHERE kind = 'run.resumed') FROM {schema}.journal WHERE run_id LIKE 'r{count}-%'"
+    with closing(psycopg.connect(url)) as raw:
+        return float(raw.execute(sql.encode()).fetchall()[0][0]) / 1e6
+
+
+@contextmanager
+def working(where: str, count: int) -> Iterator[list[int]]:
+    """So many workers as processes of their own."""
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    words = [sys.executable, "-m", "holdfast", "worker", str(ROOT / "benchmarks" / "fleet_app.py"), "--store", where, "--concurrency", "50"]
+    started = [
+        subprocess.Popen(words, env={**os.environ, "PYTHONPATH": paths}, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        for _ in range(count)
+    ]
+    try:
+        yield [process.pid for process in started]
+    finally:
+        for process in started:
+            process.send_signal(signal.SIGTERM)
+        for process in started:
+            process.wait()
+
+
+def _until(true: Callable[[], object]) -> None:
+    until_s = perf_counter() + WORKERS_LIMIT_S
+    while not true():
+        if perf_counter() > until_s:
+            raise SystemExit("the workers did not come to an end")
+        threading.Event().wait(0.02)
+
+
+# --- the table ------------------------------------------------------------------------------------------------------
+
+
+def measured(url: str, size: tuple[int, int, int, int, int, int, Sequence[int]]) -> tuple[list[Line], list[Pace]]:
+    few, many, many_sqlite, claims, runs, steps, fleets = size
+    latencies: dict[str, list[float]] = {}
+    with dropped(url) as schemas, tempfile.TemporaryDirectory() as folder:
+        for count in (few, many):
+            schemas.append(f"bench_{secrets.token_hex(4)}")
+            with hf.Holdfast(f"{url}{'&' if '?' in url else '?'}schema={schemas[-1]}") as app:
+                fill_postgres(app, url, schemas[-1], count)
+                latencies[f"PostgreSQL {count}"] = claiming(app, claims)
+        for count in (few, many_sqlite):
+            path = Path(folder) / f"{count}.db"
+            with hf.Holdfast(path) as app:
+                fill_sqlite(app, count)
+                latencies[f"SQLite {count}"] = claiming(app, claims)
+        schemas.append(f"bench_{secrets.token_hex(4)}")
+        paces = [paced(url, schemas[-1], count, runs, steps) for count in fleets]
+    lines = [
+        ratio_line(f"{name}: a claim among {count:,}", latencies[f"{name} {count}"], _median(latencies[f"{name} {few}"], claims), bar=3.0)
+        for name, count in (("PostgreSQL", many), ("SQLite", many_sqlite))
+    ]
+    lines += [time_line(f"{name}: a claim among {few:,}", latencies[f"{name} {few}"], unit=" ms") for name in ("PostgreSQL", "SQLite")]
+    return lines, paces
+
+
+def _median(values: Sequence[float], times: int) -> list[float]:
+    return [statistics.median(values)] * len(range(times)[3:] or range(times))
+
+
+@contextmanager
+def dropped(url: str) -> Iterator[list[str]]:
+    """Schemas that go in the end."""
+    schemas: list[str] = []
+    try:
+        yield schemas
+    finally:
+        with closing(psycopg.connect(url, autocommit=True)) as raw:
+            for schema in schemas:
+                raw.execute(f"DROP SCHEMA IF EXISTS {schema} CASCADE".encode())
+
+
+def main(words: list[str]) -> None:
+    tiny = "--tiny" in words
+    with somewhere([word for word in words if word != "--tiny"]) as url:
+        lines, paces = measured(url, TINY if tiny else (FEW, MANY, MANY_SQLITE, CLAIMS, RUNS, STEPS, FLEETS))
+    print("A claim: from a worker's look until the code of the run begins; the floor is the same among few runs.", "")
+    print("\n".join(as_table(lines)), "")
+    print(f"Workers on one PostgreSQL, {os.cpu_count()} cores for all of it; shares are of one core.")
+    for pace in paces:
+        server = "" if pace.server_share is None else f", PostgreSQL {pace.server_share:.0%}"
+        per_step = f", {pace.worker_share / pace.steps_per_s * 1e3:.2f} ms of a worker's CPU per step"
+        print(f"  {pace.workers} workers: {pace.steps_per_s:,.0f} steps per second, workers {pace.worker_share:.0%}{server}{per_step}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

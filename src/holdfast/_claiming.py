@@ -1,0 +1,145 @@
+"""Which runs a worker may take now: those that can go on, and those whose owner is gone.
+
+A child run goes on inside the run that had called it, so the topmost run of a family is what is taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import chain
+from typing import NamedTuple
+
+from . import _records as rec
+from ._chain import CHILD_OF, record_of
+from ._engine import Engine
+from ._journal import Journal
+from ._waking import woken
+from .store import Head, Query, Row
+
+MAX_DEPTH = 100
+"""How deep runs may be inside runs."""
+
+PAGE = 50
+"""Runs in line that are read at a time."""
+
+MAX_OWNED = 10_000
+"""Runs that execute somewhere, which are looked through for those whose owner is gone."""
+
+TAKEN_OVER = "taken over"
+"""What a claim says that took a run from an owner who is gone."""
+
+
+MOST_DEATHS = 3
+"""So many processes may die of a run, without that it gets on, before it is set aside."""
+
+MOST_LOST = 6
+"""So many, where some of them have only fallen silent: the network may have been to blame."""
+
+CLAIMS = (rec.RunStarted.kind, rec.RunResumed.kind)
+NOT_ON = frozenset(
+    one.kind
+    for one in (
+        rec.RunResumed, rec.StepStarted, rec.AttemptFailed, rec.DoubtOpened, rec.DoubtSettled, rec.StateSaved, rec.TimeRead, rec.WatchTaken,
+        rec.ChildStarted,
+    )
+)  # fmt: skip
+"""What is recorded of a step before it has an outcome, and beside it."""
+
+
+class Death(NamedTuple):
+    """An owner that was gone when its run was taken over; proven, or only silent for the lease time."""
+
+    owner: str
+    at_us: int
+    proven: bool
+
+
+def claimable(engine: Engine, agents: Sequence[str], queues: Sequence[str]) -> Iterator[Head]:
+    """The runs that can be taken now: those whose owner is gone first, then those that can go on, then those in line."""
+    seen: set[str] = set()
+    for head in chain(_orphaned(engine), woken(engine, agent=None), *(_in_line(engine, queue, agents) for queue in queues)):
+        top = _topmost(engine, head)
+        if top is not None and top.agent in agents and top.queue in queues and top.run_id not in seen:
+            seen.add(top.run_id)
+            yield top
+
+
+def _in_line(engine: Engine, queue: str, agents: Sequence[str]) -> Iterator[Head]:
+    """The runs of a queue in their turn, those of these agents."""
+    lines = [_pages(engine, Query(statuses=["queued"], queue=queue, agent=agent, limit=PAGE)) for agent in agents]
+    return merge(*lines, key=lambda head: (head.turn, head.run_id))
+
+
+def _pages(engine: Engine, query: Query) -> Iterator[Head]:
+    """What a query lists, a page at a time; what is taken meanwhile may hide one, which the next look finds."""
+    while page := engine.store.heads(query):
+        yield from page
+        query = query._replace(offset=query.offset + len(page))
+
+
+def _orphaned(engine: Engine) -> Iterator[Head]:
+    """The runs whose owner is dead, or has been silent for the lease time."""
+    lives: dict[str, bool] = {engine.keeper.owner: True}
+    with engine.observer.looking():
+        owned = engine.store.heads(Query(statuses=["running"], limit=MAX_OWNED))
+    for head in owned:
+        if head.owner is not None:
+            if head.owner not in lives:
+                lives[head.owner] = engine.observer.life_of(head.owner) == "alive"
+            if not lives[head.owner]:
+                yield head
+
+
+def deaths(rows: Sequence[Row]) -> list[Death]:
+    """The owners that were gone, one after the other, since the run last got on: no step had an outcome, and nobody let go of it."""
+    found: list[Death] = []
+    owner = ""
+    for row in rows:
+        record = record_of(row) if row.kind in CLAIMS else None
+        if isinstance(record, rec.RunResumed) and record.why == TAKEN_OVER:
+            found.append(Death(owner, row.at_us, proven=not record.silent))
+        elif record is not None or row.kind not in NOT_ON:
+            found = []
+        owner = record.owner if isinstance(record, rec.RunStarted | rec.RunResumed) else owner
+    return found
+
+
+def deaths_of(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Death]:
+    """The same for a run that is about to be taken, from an owner who is gone too; it gets on while a run inside it does."""
+    found = deaths(rows)
+    if head.owner is not None:
+        proven = engine.observer.life_of(head.owner) == "dead"
+        found.append(Death(head.owner, engine.clock.now_us(), proven=proven))
+    if len(found) < MOST_DEATHS:
+        return found
+    got_on_us = max((_got_on_us(engine, child) for child in Journal.load(head, rows).open_children()), default=0)
+    return [death for death in found if death.at_us > got_on_us]
+
+
+def _got_on_us(engine: Engine, run_id: str, depth: int = MAX_DEPTH) -> int:
+    """When a run last got on, or one inside it."""
+    found = engine.store.load(run_id)
+    if found is None or not depth:
+        return 0
+    own_us = max((row.at_us for row in found[1] if row.kind not in NOT_ON), default=0)
+    return max([own_us, *(_got_on_us(engine, child, depth - 1) for child in Journal.load(*found).open_children())])
+
+
+def too_deadly(found: Sequence[Death]) -> bool:
+    """Whether so many died that the run must be what kills them."""
+    return sum(death.proven for death in found) >= MOST_DEATHS or len(found) >= MOST_LOST
+
+
+def _topmost(engine: Engine, head: Head) -> Head | None:
+    """The run that must be taken for this one to go on; None where somebody has it already."""
+    for _ in range(MAX_DEPTH):
+        parent = json.loads(head.tags).get(CHILD_OF)
+        above = engine.store.head(parent) if parent else None
+        if above is None or above.status in ("done", "cancelled"):
+            return head
+        if above.owner is not None and engine.observer.life_of(above.owner) == "alive":
+            return None
+        head = above
+    return None

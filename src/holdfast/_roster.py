@@ -1,0 +1,101 @@
+"""Who works on a store: the processes that are enrolled, whether they live, what they say of themselves and what they execute."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from ._chain import CHILD_OF
+from ._engine import Engine
+from ._lease import Life
+from .errors import Refusal
+from .store import Head, Query, Roster
+
+MOST_OWNED = 100_000
+"""Runs that execute now, which are looked through."""
+
+MOST_LOOKED_AT = 1_000
+"""Runs in line of which it is looked whether there is a worker for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerView:
+    """One process that is enrolled: a worker, which has said so, or whoever else executes runs."""
+
+    owner: str
+    life: Life
+    host: str
+    pid: int
+    since_us: int
+    agents: tuple[str, ...]
+    queues: tuple[str, ...]
+    concurrency: int
+    stopping: bool
+    runs: tuple[str, ...]
+
+
+def introduction(engine: Engine, *, agents: Sequence[str], queues: Sequence[str], concurrency: int, stopping: bool) -> bytes:
+    """What a worker says of itself."""
+    told = {
+        "host": socket.gethostname(), "pid": os.getpid(), "since_us": engine.clock.now_us(), "agents": list(agents), "queues": list(queues),
+        "concurrency": concurrency, "stopping": stopping,
+    }  # fmt: skip
+    return json.dumps(told).encode()
+
+
+def workers(engine: Engine) -> list[WorkerView]:
+    """Everybody who is enrolled, by name."""
+    if not isinstance(engine.store, Roster):
+        raise Refusal(f"{engine.store.url} does not tell who works on it; SQLite and PostgreSQL do")
+    executed: dict[str, list[str]] = defaultdict(list)
+    for head in engine.store.heads(Query(statuses=["running"], limit=MOST_OWNED)):
+        if head.owner is not None:
+            executed[head.owner].append(head.run_id)
+    return [_view(engine, one.owner, one.about, executed[one.owner]) for one in engine.store.owners()]
+
+
+def _view(engine: Engine, owner: str, about: bytes, runs: Sequence[str]) -> WorkerView:
+    told: dict[str, Any] = {}
+    with suppress(ValueError, TypeError):
+        told = dict(json.loads(about or b"{}"))
+    return WorkerView(
+        owner=owner, life=engine.observer.life_of(owner), host=str(told.get("host") or owner.rpartition(".")[0]),
+        pid=int(told.get("pid") or 0), since_us=int(told.get("since_us") or 0), agents=tuple(told.get("agents", ())),
+        queues=tuple(told.get("queues", ())), concurrency=int(told.get("concurrency") or 0), stopping=bool(told.get("stopping")),
+        runs=tuple(sorted(runs)),
+    )  # fmt: skip
+
+
+def forget_dead(engine: Engine) -> None:
+    """Strike out the owners that are proven dead and hold nothing: nobody will ask for them any more."""
+    if isinstance(engine.store, Roster):
+        for worker in workers(engine):
+            if worker.life == "dead" and not worker.runs:
+                engine.store.retire(worker.owner)
+
+
+def unserved(engine: Engine, heads: Sequence[Head]) -> dict[str, int]:
+    """Why runs in line are taken by none of the workers there are, and how many; nothing where there is no worker, or one for each."""
+    if not isinstance(engine.store, Roster):
+        return {}
+    working = [worker for worker in workers(engine) if worker.agents and worker.life == "alive"]
+    told = (_hindrance(working, head.agent, head.queue) for head in heads if head.status == "queued" and CHILD_OF not in head.tags)
+    return dict(Counter(why for why in told if why)) if working else {}
+
+
+def in_line(engine: Engine) -> list[Head]:
+    """The runs that were put in line last."""
+    return engine.store.heads(Query(statuses=["queued"], limit=MOST_LOOKED_AT))
+
+
+def _hindrance(working: Sequence[WorkerView], agent: str, queue: str) -> str:
+    if not any(agent in worker.agents for worker in working):
+        return f"no worker has agent {agent}"
+    served = any(agent in worker.agents and queue in worker.queues for worker in working)
+    return "" if served else f"no worker that has agent {agent} takes runs of queue {queue}"

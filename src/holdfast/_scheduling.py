@@ -1,0 +1,98 @@
+"""Leave the runs of schedules to workers when their times come: every worker does, and one of them is the first.
+
+The id of such a run tells its time, so the same time twice is one run, however many workers there are and however often they crash. Since
+when there is a schedule at all tells a run of its own, which does nothing: times before that are not caught up with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from ._clock import to_datetime
+from ._decorators import Agent, agent
+from ._engine import Engine, Order
+from ._ordering import in_line, ordered
+from ._runner import attend_async
+from ._submitting import submit
+from .errors import Misuse, RunConflict, RunPruned, StoreError
+from .schedules import Schedule
+
+MOST_REST_S = 30.0
+"""How long is rested at the most before the clock is looked at again: it may have been set."""
+
+AWAY_S = 2.0
+"""How long is rested where the store cannot be reached."""
+
+log = logging.getLogger("holdfast")
+
+
+@agent(name="holdfast.schedule")
+async def _begun(name: str, identity: str) -> None:
+    """Since when there is this schedule."""
+
+
+class Timetable:
+    """The schedules of a worker, and how far each has come."""
+
+    def __init__(self, engine: Engine, schedules: Sequence[Schedule], queue: str) -> None:
+        names = [schedule.name for schedule in schedules]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise Misuse(f"two schedules are named {twice!r}; nothing was begun. Give each a name of its own: Schedule(..., name=...)")
+        self._engine, self._schedules, self._queue = engine, schedules, queue
+        self._behind: dict[str, datetime] = {}
+        for schedule in schedules:
+            self._order(schedule, to_datetime(0))  # what cannot be run is refused now, not at night
+
+    async def keep(self) -> None:
+        """Leave each run to a worker when its time has come, until this is cancelled."""
+        while True:
+            rest_s = MOST_REST_S
+            for schedule in self._schedules:
+                try:
+                    rest_s = min(rest_s, await self._look(schedule))
+                except StoreError as error:
+                    log.warning("schedule %s: the store cannot be used, trying again in %g s: %s", schedule.name, AWAY_S, error)
+                    rest_s = AWAY_S
+            await asyncio.sleep(rest_s)
+
+    async def _look(self, schedule: Schedule) -> float:
+        """Leave to workers what is due, and give how long it takes until the next time."""
+        if schedule.name not in self._behind:
+            self._behind[schedule.name] = await self._since(schedule)
+        now = to_datetime(self._engine.clock.now_us())
+        for time in schedule.times.due(self._behind[schedule.name], now):
+            await asyncio.to_thread(self._leave, schedule, time)
+        self._behind[schedule.name] = now
+        return max(0.0, (next(schedule.times.after(now)) - now).total_seconds())
+
+    async def _since(self, schedule: Schedule) -> datetime:
+        """Since when there is this schedule, as it is."""
+        identity = schedule.identity(self._order(schedule, to_datetime(0)).encoded())
+        order = Order(agent=_of(_begun), run_id=f"{schedule.name}-{identity}", args=(schedule.name, identity))
+        await attend_async(self._engine, order)
+        head = self._engine.store.head(order.run_id)
+        assert head is not None
+        return to_datetime(head.created_us)
+
+    def _leave(self, schedule: Schedule, time: datetime) -> None:
+        with suppress(RunPruned):  # it was run, and removed since
+            try:
+                submit(self._engine, self._order(schedule, time))
+            except RunConflict as error:
+                log.warning("schedule %s: the run of %s is there with other arguments, and stays: %s", schedule.name, time, error)
+
+    def _order(self, schedule: Schedule, time: datetime) -> Order:
+        run_id = f"{schedule.name}-{time:%Y%m%dT%H%M%SZ}"
+        order = ordered(schedule.agent, schedule.args, wait=False, options={"run_id": run_id, "tags": {"schedule": schedule.name}})
+        return in_line(order, queue=self._queue, priority=0, key="")
+
+
+def _of(fn: Any) -> Agent[..., Any]:
+    assert isinstance(fn, Agent)
+    return fn

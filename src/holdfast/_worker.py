@@ -1,0 +1,258 @@
+"""A worker: takes runs that can go on, executes them on its event loop or in its threads, and hands them over when it stops."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from . import _records as rec
+from ._chain import QUEUE
+from ._claiming import Death, claimable, deaths_of, too_deadly
+from ._decorators import Agent
+from ._engine import Engine, Order
+from ._inspect import loaded
+from ._journal import Crowded, Journal
+from ._operate import order_for
+from ._ordering import not_an_agent
+from ._roster import forget_dead, introduction
+from ._runner import Elsewhere, attend_async, attend_blocking
+from ._scheduling import Timetable
+from .errors import HoldfastError, LeaseLost, Misuse, RunCancelled, RunPaused, RunWaiting, StoreBusy, StoreError, StoreFailed
+from .limits import ceilings
+from .schedules import Schedule
+from .store import Ceiling, Head, Roster
+
+POLL_S = 0.2
+"""How often a worker with room looks for runs that can go on."""
+
+AWAY_S = 2.0
+"""How long it rests where the store cannot be reached."""
+
+GRACE_S = 30.0
+"""How long steps that are under way may take to end when the worker stops."""
+
+BREAK_S = 5.0
+"""How long code may take that is broken off."""
+
+MOST_SHUNNED = 10_000
+"""Runs that cannot go on here, and ceilings that were reached, which are remembered."""
+
+log = logging.getLogger("holdfast")
+
+
+class Drained(NamedTuple):
+    """How a worker stopped: the runs whose steps it had to break off, and those that did not let go at all."""
+
+    broken_off: tuple[str, ...] = ()
+    stuck: tuple[str, ...] = ()
+
+
+class Worker:
+    """Takes runs of these agents and executes up to `concurrency` of them at a time."""
+
+    def __init__(
+        self, engine: Engine, agents: Sequence[Callable[..., Any]], *, concurrency: int, queues: Sequence[str] = (QUEUE,),
+        grace_s: float = GRACE_S, schedules: Sequence[Schedule] = (),
+    ) -> None:  # fmt: skip
+        known = [agent for agent in agents if isinstance(agent, Agent)]
+        if len(known) < len(agents):
+            raise Misuse(not_an_agent(next(one for one in agents if not isinstance(one, Agent))))
+        names = [agent.name for agent in known]
+        if not names:
+            raise Misuse("a worker needs the agents that it is to execute; nothing was begun")
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise Misuse(f"two agents are named {twice!r}; nothing was begun. Give each a name of its own: @hf.agent(name=...)")
+        strange = [schedule.name for schedule in schedules if schedule.agent not in known]
+        if strange:
+            raise Misuse(f"the agent of schedule {strange[0]!r} is none of this worker's ({', '.join(names)}); nothing was begun")
+        if concurrency < 1:
+            raise Misuse(f"concurrency={concurrency}: a worker executes one run at a time at the least; nothing was begun")
+        if not queues:
+            raise Misuse("queues= names no queue; nothing was begun")
+        self._engine, self._agents, self._names = engine, known, names
+        self._queues, self._room, self._grace_s = queues, concurrency, grace_s
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._shunned: dict[str, tuple[int, int]] = {}
+        self._full_until_s: dict[Ceiling, float] = {}
+        self._rests_until_s: dict[str, float] = {}
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="holdfast-worker")
+        self._news = asyncio.Event()
+        self._timetable = Timetable(engine, schedules, queues[0])
+        self.stopping = False
+
+    @property
+    def executes(self) -> list[str]:
+        """The runs that it has now."""
+        return list(self._tasks)
+
+    def told(self) -> str:
+        """What it does, in a few words."""
+        what = f"{', '.join(sorted(self._names))}, up to {self._room} runs at a time"
+        return f"{what}, of queue {', '.join(self._queues)}" if tuple(self._queues) != (QUEUE,) else what
+
+    def stop(self) -> None:
+        """Take nothing more and hand over what is there; on the worker's own loop."""
+        self.stopping = True
+        self._news.set()
+
+    async def work(self) -> Drained:
+        """Take and execute runs until it is stopped, then let go of them; where this is cancelled, too."""
+        timekeeper = asyncio.create_task(self._timetable.keep())
+        await asyncio.to_thread(self._introduce)
+        try:
+            while not self.stopping:
+                rest_s = await self._fill()
+                self._news.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), rest_s)
+        finally:
+            self.stopping = True
+            timekeeper.cancel()
+            self._ask_to_leave(at_once=False)
+            await asyncio.to_thread(self._introduce)
+            drained = await self._drained()
+            self._threads.shutdown(wait=False)
+        return drained
+
+    def _introduce(self) -> None:
+        """Let `holdfast workers` tell of this one; that nobody could be told is no reason not to work."""
+        engine = self._engine
+        try:
+            engine.keeper.enroll()
+            if not self.stopping:
+                forget_dead(engine)
+            if isinstance(engine.store, Roster):
+                told = introduction(engine, agents=self._names, queues=self._queues, concurrency=self._room, stopping=self.stopping)
+                engine.store.introduce(engine.keeper.owner, told)
+        except StoreError as error:
+            log.warning("the store cannot be told who works on it: %s", error)
+
+    async def _fill(self) -> float:
+        """Take as many runs as there is room for; gives how long to rest before the next look."""
+        room = self._room - len(self._tasks)
+        if room < 1:
+            return POLL_S
+        try:
+            for order in await asyncio.to_thread(lambda: list(self._orders(room))):
+                self._tasks[order.run_id] = task = asyncio.create_task(self._attend(order))
+                task.add_done_callback(partial(self._ended, order.run_id))
+        except StoreError as error:
+            log.warning("the store cannot be read, trying again in %g s: %s", AWAY_S, error)
+            return AWAY_S
+        return POLL_S
+
+    def _ended(self, run_id: str, _: object) -> None:
+        del self._tasks[run_id]
+        self._news.set()
+
+    def _orders(self, room: int) -> Iterator[Order]:
+        """What is to be executed next; of what has a ceiling no more than it lets, and nothing while it is known to be reached."""
+        asked: Counter[Ceiling] = Counter()
+        for head in claimable(self._engine, self._names, self._queues):
+            above = ceilings(self._engine.meter.limits, head)
+            if head.run_id in self._tasks or any(asked[one] >= one.most or self._is_full(one) for one in above):
+                continue
+            if (order := self._order(head, above)) is not None:
+                asked.update(above)
+                yield order
+                room -= 1
+            if not room:
+                return
+
+    def _is_full(self, ceiling: Ceiling) -> bool:
+        return self._full_until_s.get(ceiling, 0.0) > self._engine.clock.monotonic_s()
+
+    def _order(self, head: Head, above: Sequence[Ceiling]) -> Order | None:
+        """How to go on with a run; None for one that cannot go on as it stands, which is not tried again before it has moved."""
+        run_id, rests_until_s = head.run_id, self._rests_until_s.pop(head.run_id, 0.0)
+        if rests_until_s > self._engine.clock.monotonic_s():
+            self._rests_until_s[run_id] = rests_until_s
+            return None
+        if self._shunned.get(run_id) == (head.epoch, head.seq):
+            return None
+        try:
+            found = loaded(self._engine, run_id)
+            order = order_for(self._engine, run_id, self._agents, where="this worker", wait=False)
+            if too_deadly(died := deaths_of(self._engine, *found)):
+                self._set_aside(Journal.load(*found), died)
+                return None
+        except (StoreFailed, StoreBusy):
+            raise
+        except HoldfastError as error:
+            self._shun(run_id, head)
+            log.warning("run %s cannot go on here: %s", run_id, error)
+            return None
+        return replace(order, patient=False, ceilings=above)
+
+    def _set_aside(self, journal: Journal, died: Sequence[Death]) -> None:
+        """A run that kills those who execute it would go round the fleet: it is blocked, with what is known."""
+        proven, last = sum(death.proven for death in died), ", ".join(death.owner for death in reversed(died))
+        silent = f", {len(died) - proven} more fell silent" if proven < len(died) else ""
+        begun = [step_id for step_id, history in journal.histories.items() if history.started_epoch and history.outcome is None]
+        inside = f" The last to begin, without an outcome: step {', '.join(begun[-3:])}." if begun else ""
+        why = f"{proven} processes that executed it died{silent}, and it did not get on meanwhile; the last were {last}.{inside}"
+        error = {"type": "DeadlyRun", "message": f"{why} Out of memory, or a crash in native code? `holdfast resume` tries it again"}
+        with suppress(LeaseLost):  # somebody else has taken it meanwhile
+            resumed = rec.RunResumed(owner="", why="set aside", silent=proven < len(died))
+            self._engine.committer.commit(journal, [resumed, rec.RunBlocked(error=error)])
+            log.error("run %s is blocked: %s", journal.head.run_id, why)
+
+    async def _attend(self, order: Order) -> None:
+        """Execute a run until it ends, waits or is left; how it ended is recorded with it."""
+        try:
+            if order.agent.is_async:
+                await attend_async(self._engine, order)
+            else:
+                await asyncio.get_running_loop().run_in_executor(self._threads, attend_blocking, self._engine, order)
+        except (Elsewhere, RunWaiting, RunPaused, RunCancelled, LeaseLost) as left:
+            self._learn(left)
+            log.debug("run %s: %s", order.run_id, left)
+        except StoreError as error:
+            self._rests_until_s[order.run_id] = self._engine.clock.monotonic_s() + AWAY_S
+            log.warning("run %s: the store could not be used, trying again in %g s: %s", order.run_id, AWAY_S, error)
+        except Exception as error:  # noqa: BLE001 (the run is what failed, not the worker)
+            with suppress(StoreError):
+                self._shun(order.run_id, self._engine.store.head(order.run_id))
+            log.warning("run %s: %s: %s", order.run_id, type(error).__name__, error)
+
+    def _learn(self, left: BaseException) -> None:
+        """Where there was no room for a run, those with the same ceiling are passed over for a moment."""
+        full = left.__cause__.full if isinstance(left.__cause__, Crowded) else ()
+        if len(self._full_until_s) >= MOST_SHUNNED:
+            self._full_until_s.clear()
+        self._full_until_s |= dict.fromkeys(full, self._engine.clock.monotonic_s() + POLL_S)
+
+    def _shun(self, run_id: str, head: Head | None) -> None:
+        """Do not try a run again that stands where it stood, if it does: what hindered it was not recorded with it."""
+        if len(self._shunned) >= MOST_SHUNNED:
+            self._shunned.clear()
+        self._shunned[run_id] = (head.epoch, head.seq) if head is not None else (0, 0)
+
+    async def _drained(self) -> Drained:
+        """Let go of what executes: at the next step, after the grace time at once."""
+        broken_off = await self._left(self._grace_s, at_once=False)
+        stuck = await self._left(BREAK_S, at_once=True) if broken_off else ()
+        return Drained(broken_off, stuck)
+
+    def _ask_to_leave(self, *, at_once: bool) -> None:
+        for run_id in self._tasks:
+            run = self._engine.keeper.runs.get(run_id)
+            if run is not None and (run.leaving is None or at_once):
+                run.leave(rec.RunReleased(reason="its worker stops"), at_once=at_once)
+
+    async def _left(self, patience_s: float, *, at_once: bool) -> tuple[str, ...]:
+        """Ask all runs to leave, and wait for them; gives those that did not in that time."""
+        until_s = asyncio.get_running_loop().time() + patience_s
+        while self._tasks and (left_s := until_s - asyncio.get_running_loop().time()) > 0:
+            self._ask_to_leave(at_once=at_once)  # again and again: one may have been claimed a moment ago
+            at_once = False
+            await asyncio.wait(self._tasks.values(), timeout=min(left_s, POLL_S))
+        return tuple(self._tasks)

@@ -1,0 +1,77 @@
+"""The verbs of `Holdfast` that have others execute a run: leave it to a worker, be one, pause a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
+
+from ._chain import QUEUE
+from ._duration import Duration, seconds
+from ._engine import Engine
+from ._handle import Handle
+from ._ordering import RunOptions, in_line, ordered
+from .schedules import Schedule
+
+if TYPE_CHECKING:
+    from ._roster import WorkerView
+
+Ts = TypeVarTuple("Ts")
+R = TypeVar("R")
+
+WORKERS_ROOM = 10
+"""Runs that a worker executes at a time, where nothing else is said."""
+
+
+class Working:
+    """What `Holdfast` has for those who share runs between processes."""
+
+    engine: Engine
+
+    @overload
+    def submit(
+        self, agent: Callable[[*Ts], Coroutine[Any, Any, R]], /, *args: *Ts,
+        queue: str = ..., priority: int = ..., key: str = ..., **options: Unpack[RunOptions],
+    ) -> Handle[R]: ...  # fmt: skip
+    @overload
+    def submit(
+        self, agent: Callable[[*Ts], R], /, *args: *Ts,
+        queue: str = ..., priority: int = ..., key: str = ..., **options: Unpack[RunOptions],
+    ) -> Handle[R]: ...  # fmt: skip
+    def submit(
+        self, agent: Callable[[*Ts], Any], /, *args: *Ts,
+        queue: str = QUEUE, priority: int = 0, key: str = "", **options: Unpack[RunOptions],
+    ) -> Handle[Any]:  # fmt: skip
+        """Leave a run to a worker and give a handle to it at once; it is recorded by then, and the same id again is the same run.
+
+        In its queue it comes behind runs of a higher priority. Those of one `key`, such as a customer, take turns with those of others.
+        """
+        from ._submitting import submit
+
+        order = ordered(agent, args, wait=False, options=options, beside=("queue", "priority", "key"))
+        submit(self.engine, in_line(order, queue=queue, priority=priority, key=key))
+        return Handle(self.engine, order.run_id, agent=order.agent)
+
+    async def work(
+        self, agents: Sequence[Callable[..., Any]], *, queues: Sequence[str] = (QUEUE,), concurrency: int = WORKERS_ROOM,
+        grace: Duration = "30s", schedules: Sequence[Schedule] = (),
+    ) -> None:  # fmt: skip
+        """Execute runs of these agents, whoever left them here, until this is cancelled; then hand over what is under way.
+
+        Steps that are under way have the grace time to end; what takes longer is broken off, which leaves a doubt where it is an effect.
+        """
+        from ._worker import Worker
+
+        grace_s = seconds(grace, "grace")
+        await Worker(self.engine, agents, queues=queues, concurrency=concurrency, grace_s=grace_s, schedules=schedules).work()
+
+    def workers(self) -> list[WorkerView]:
+        """The processes that work on this store, whether they live, and what they execute."""
+        from . import _roster
+
+        return _roster.workers(self.engine)
+
+    def pause(self, run_id: str, *, now: bool = False, by: str | None = None, reason: str = "") -> str:
+        """Let nobody go on with a run until it is resumed; one that executes stops before its next step, with now=True at once."""
+        from . import _operate
+
+        return _operate.pause(self.engine, run_id, now=now, by=by or _operate.somebody(), reason=reason)

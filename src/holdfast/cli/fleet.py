@@ -1,0 +1,48 @@
+"""The pages about those who share a store: which processes work on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from holdfast._roster import WorkerView
+from holdfast.cli.page import Cell, Column, Line, Page, Table
+from holdfast.cli.views import Setting
+from holdfast.cli.wording import ago, count
+
+WORKERS = (
+    Column("worker"), Column("state"), Column("since"), Column("runs", right=True), Column("agents", below=True),
+    Column("executes", below=True),
+)  # fmt: skip
+STYLES = {"working": "green", "executing": "green", "stopping": "yellow", "silent": "yellow", "dead": "red"}
+
+SHOWN = 5
+"""Runs that are named; `--json` names all."""
+
+
+def fleet_page(workers: Sequence[WorkerView], setting: Setting, unserved: Mapping[str, int]) -> Page:
+    """The processes, one line each, and the runs in line that none of them takes."""
+    if not workers:
+        return [Line("nobody works on this store. Start one: holdfast worker APP.py")]
+    page: Page = [Table(WORKERS, [_row(worker, setting) for worker in workers])]
+    return [*page, *unserved_lines(unserved)]
+
+
+def unserved_lines(unserved: Mapping[str, int]) -> Page:
+    """What keeps runs in line that nobody takes."""
+    return [Line(f"{why}: {count(runs, 'run')} in line", "yellow") for why, runs in unserved.items()]
+
+
+def _row(worker: WorkerView, setting: Setting) -> list[Cell]:
+    state = _state(worker)
+    room = f"{len(worker.runs)}/{worker.concurrency}" if worker.concurrency else f"{len(worker.runs)}"
+    of = f" of queue {', '.join(worker.queues)}" if worker.queues and worker.queues != ("default",) else ""
+    named = ", ".join(worker.runs[:SHOWN]) + (", ..." if len(worker.runs) > SHOWN else "")
+    since = ago(worker.since_us, setting.now_us) if worker.since_us else ""
+    where = f"{worker.owner} (pid {worker.pid})" if worker.pid else worker.owner
+    return [Cell(where), Cell(state, STYLES[state]), Cell(since, "dim"), Cell(room), Cell(f"{', '.join(worker.agents)}{of}"), Cell(named)]
+
+
+def _state(worker: WorkerView) -> str:
+    if worker.life != "alive":
+        return "dead" if worker.life == "dead" else "silent"
+    return ("stopping" if worker.stopping else "working") if worker.agents else "executing"

@@ -1,0 +1,203 @@
+"""A worker as a command: agents from a file, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast import Holdfast, Limit, Schedule, _roster
+from holdfast._chain import QUEUE
+from holdfast._lease import LEASE_S
+from holdfast._worker import Drained, Worker
+from holdfast._working import WORKERS_ROOM
+from holdfast.cli.app_file import agents_in, declared_in, loaded, resources_in
+from holdfast.cli.exits import Exit
+from holdfast.cli.fleet import fleet_page
+from holdfast.cli.health import Health
+from holdfast.cli.location import meant, opened
+from holdfast.cli.options import ByOption, JsonOption, ReasonOption, RunArgument, StoreOption, examples, read_duration
+from holdfast.cli.screen import Screen, complain
+from holdfast.errors import Refusal, StoreError
+from holdfast.store import Query
+
+log = logging.getLogger("holdfast")
+
+EXAMPLES = examples(
+    "holdfast worker app.py --concurrency 50", "holdfast worker app.py --store postgresql://db/runs --health 8080",
+    "holdfast worker app.py --watch"
+)  # fmt: skip
+WORKERS = examples("holdfast workers", "holdfast workers --json")
+PAUSES = examples("holdfast pause order-47 --reason 'the price is wrong'", "holdfast pause order-47 --now", "holdfast resume order-47")
+
+LOOK_S = 0.5
+"""How often --watch looks at the files."""
+
+
+def worker(
+    app: Annotated[Path, typer.Argument(metavar="APP.py", help="The file that defines the agents.")],
+    *,
+    queue: Annotated[
+        list[str] | None, typer.Option("--queue", metavar="NAME", help="Take runs of this queue; may be repeated.  [default: default]")
+    ] = None,
+    concurrency: Annotated[int, typer.Option("--concurrency", metavar="N", min=1, help="Runs at a time.")] = WORKERS_ROOM,
+    grace: Annotated[str, typer.Option("--grace", metavar="DURATION", help="How long steps may take to end when it stops.")] = "30s",
+    health: Annotated[
+        int | None, typer.Option("--health", metavar="PORT", min=0, max=65535, help="Answer /health and /ready there, on every address.")
+    ] = None,
+    lease: Annotated[
+        str, typer.Option("--lease", metavar="DURATION", help="Silent for so long, a worker elsewhere counts as gone; the same for all.")
+    ] = f"{LEASE_S:g}s",
+    watch: Annotated[bool, typer.Option("--watch", help="Start anew when a Python file beside APP.py changes: for development.")] = False,
+    store: StoreOption = None,
+) -> Exit:
+    """Execute runs that were left to workers, and go on with those that can.
+
+    It takes runs that are queued, whose time has come, that were answered, and whose process died. SIGTERM and Ctrl-C let the steps
+    under way end, for the grace time, and hand the runs over; a second one ends it at once. Ends with code 0 where every run was let go of
+    between two steps, with 3 where steps had to be broken off.
+    """
+    grace_s = read_duration(grace, "--grace") or 0.0
+    if watch:
+        return _watched(app)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    module = loaded(app)
+    lease_s = read_duration(lease, "--lease") or LEASE_S
+    given = resources_in(module, app)
+    with Holdfast(meant(store)[0], resources=given, limits=declared_in(module, Limit), lease=lease_s) as holdfast:
+        working = Worker(
+            holdfast.engine, agents_in(module), queues=queue or (QUEUE,), concurrency=concurrency, grace_s=grace_s,
+            schedules=declared_in(module, Schedule),
+        )  # fmt: skip
+        log.info("working on %s: %s", holdfast.store.url, working.told())
+        runner = asyncio.Runner()
+        drained = runner.run(_worked(holdfast, working, health))
+        if not drained.broken_off:
+            runner.close()
+    for run_id in drained.broken_off:
+        complain(f"run {run_id}: a step was broken off; where it was an effect, `holdfast inbox` will ask about it")
+    if drained.broken_off:
+        _end_at_once(Exit.WAITING)  # the threads of what was broken off may never end
+    return Exit.FINE
+
+
+def _end_at_once(code: Exit) -> None:
+    """End this process, whatever its threads do; what it has recorded is on the disk."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+async def _worked(holdfast: Holdfast, working: Worker, health: int | None) -> Drained:
+    """Work until a signal comes; at the second one nothing is waited for."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _told_to_stop, working)
+    with nullcontext() if health is None else _health(health, lambda: _ready(working, holdfast)):
+        return await working.work()
+
+
+def _health(port: int, hindered: Callable[[], str]) -> Health:
+    try:
+        return Health(port, hindered)
+    except OSError as error:
+        raise Refusal(f"--health cannot have port {port}: {error.strerror}; no run was taken. Name another, or 0 for any") from error
+
+
+def _told_to_stop(working: Worker) -> None:
+    if working.stopping:
+        log.warning("ending at once: %d runs are left where they are, for others to take over", len(working.executes))
+        _end_at_once(Exit.INTERRUPTED)
+    log.info("stopping: %d runs are handed over", len(working.executes))
+    working.stop()
+
+
+def _ready(working: Worker, holdfast: Holdfast) -> str:
+    """Why the worker takes no runs now, or nothing."""
+    try:
+        holdfast.store.heads(Query(limit=1))
+    except StoreError as error:
+        return str(error)
+    return "it is stopping" if working.stopping else ""
+
+
+def _watched(app: Path) -> Exit:
+    """Run the same command without --watch, and again whenever a file has changed."""
+    command = [sys.executable, "-m", "holdfast", *(word for word in sys.argv[1:] if word != "--watch")]
+    told = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: told.set())
+    while True:
+        before = _stamps(app)
+        process = subprocess.Popen(command, start_new_session=True)  # noqa: S603 (this very command; Ctrl-C is passed on once)
+        while _stamps(app) == before and process.poll() is None and not told.wait(LOOK_S):
+            pass
+        if process.poll() is not None and not told.is_set():
+            complain(f"the worker ended with code {process.returncode}; it is started again when a file changes")
+        while _stamps(app) == before and not told.wait(LOOK_S):
+            pass
+        _end(process, told)
+        if told.is_set():
+            return Exit(process.returncode) if process.returncode in set(Exit) else Exit.REFUSED
+
+
+def _end(process: subprocess.Popen[bytes], told: threading.Event) -> None:
+    """Let the worker hand its runs over; whoever says so a second time does not want to wait for that."""
+    already = told.is_set()
+    told.clear()
+    process.terminate()
+    while process.poll() is None:
+        if told.wait(LOOK_S) and process.poll() is None:
+            process.terminate()
+            process.wait()
+    if already:
+        told.set()
+
+
+def _stamps(app: Path) -> dict[Path, int]:
+    """When each Python file beside the app was changed last."""
+    found: dict[Path, int] = {}
+    for path in sorted(app.absolute().parent.rglob("*.py")):
+        with suppress(OSError):
+            found[path] = path.stat().st_mtime_ns
+    return found
+
+
+def workers(*, store: StoreOption = None, as_json: JsonOption = False) -> Exit:
+    """The processes that work on a store, and what they do."""
+    screen = Screen(store, as_json)
+    with opened(store) as holdfast:
+        found, unserved = holdfast.workers(), _roster.unserved(holdfast.engine, _roster.in_line(holdfast.engine))
+        screen.say(fleet_page(found, screen.setting(), unserved), store=holdfast.store.url, workers=found, unserved=unserved)
+    return Exit.FINE
+
+
+def pause(
+    run: RunArgument,
+    *,
+    now: Annotated[bool, typer.Option("--now", help="Break off the step that is under way; an effect is in doubt then.")] = False,
+    reason: ReasonOption = "",
+    by: ByOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> Exit:
+    """Let nobody go on with a run until it is resumed.
+
+    One that executes stops before its next step, and holds nothing then; one that waits is not woken. `holdfast resume` lets it go on.
+    """
+    screen = Screen(store, as_json)
+    with opened(store) as holdfast:
+        screen.told(run, holdfast.pause(run, now=now, by=by, reason=reason))
+    return Exit.FINE

@@ -1,0 +1,70 @@
+"""What all who share a store may do together: so many runs at a time, or so much of a named resource per time; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast._duration import Duration, seconds
+from holdfast._ids import checked_text
+from holdfast._options import refusing_unknown
+from holdfast.errors import Misuse
+from holdfast.store import Ceiling, Head
+
+
+@refusing_unknown
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """One limit: `running` runs at a time of a queue, of an agent or of each key, or an `amount` of a resource `per` time.
+
+    `Limit(queue="mail", running=5)`, `Limit(agent="buy", running=20)`, `Limit(each_key=True, running=1)`,
+    `Limit(resource="tokens", amount=90_000, per="1m")`.
+    """
+
+    queue: str = ""
+    agent: str = ""
+    each_key: bool = False
+    resource: str = ""
+    running: int | None = None
+    amount: float | None = None
+    per: Duration = "1s"
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.queue, self.agent, self.each_key, self.resource))) != 1:
+            raise Misuse("a Limit is of one thing: queue=, agent=, each_key=True or resource=. Write several for several things")
+        for name in ("queue", "agent", "resource"):
+            checked_text(getattr(self, name), f"{name} of Limit")
+        if self.resource:
+            self._refuse_wrong_rate()
+        elif not (self.amount is None and _is_count(self.running)):
+            how = "how many runs may execute at a time: a whole number from 1 on. To let none execute, pause them"
+            raise Misuse(f"running of Limit is {self.running!r}; it says {how}")
+
+    def _refuse_wrong_rate(self) -> None:
+        if self.running is not None or type(self.amount) not in (int, float) or not (self.amount or 0) > 0:
+            raise Misuse(f"amount of Limit(resource={self.resource!r}) is {self.amount!r}; it says how much of it may be used `per` time")
+        if seconds(self.per, "per of Limit") == 0:
+            raise Misuse(f"per of Limit(resource={self.resource!r}) is 0; write the time in which the amount may be used, such as '1m'")
+
+    def ceiling(self, head: Head) -> Ceiling | None:
+        """What this limit means for a run that is to be taken; None where it is of others."""
+        field, value = ("queue", self.queue) if self.queue else ("agent", self.agent) if self.agent else ("lane", head.lane)
+        concerned = not self.resource and value and getattr(head, field) == value
+        return Ceiling(field, value, self.running or 0) if concerned else None
+
+    def step_us(self, amount: float) -> int:
+        """By how much a meter moves when so much is used."""
+        return int(amount / (self.amount or 1) * self.per_us())
+
+    def per_us(self) -> int:
+        """The time in which the amount may be used."""
+        return int(seconds(self.per, "per of Limit") * 1e6)
+
+
+def _is_count(number: object) -> bool:
+    return type(number) is int and number >= 1
+
+
+def ceilings(limits: Sequence[Limit], head: Head) -> tuple[Ceiling, ...]:
+    """What must not be exceeded when this run is taken."""
+    return tuple(ceiling for limit in limits if (ceiling := limit.ceiling(head)) is not None)

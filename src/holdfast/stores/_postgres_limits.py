@@ -1,0 +1,49 @@
+"""Limits that processes share through PostgreSQL: how many runs may have an owner, and meters, by the clock of the database."""
+
+# ruff: noqa: S608 (the fields that can have a ceiling stand in one place)
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from holdfast.store import Append, Ceiling, Drawn
+from holdfast.stores._meters import moved_on
+from holdfast.stores._postgres_line import Connection
+from holdfast.stores._postgres_text import sql_text
+
+ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast limit ' || current_schema() || ' ' || %b::text, 0))"
+OTHERS = {
+    field: f"SELECT count(*) FROM runs WHERE owner IS NOT NULL AND {field} = %b AND run_id <> %b" for field in ("queue", "agent", "lane")
+}
+NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+STANDS = "SELECT stands_us FROM meters WHERE meter = %b"
+MOVE = "INSERT INTO meters VALUES (%b, %b) ON CONFLICT (meter) DO UPDATE SET stands_us = excluded.stands_us"
+
+
+def reached(connection: Connection, batch: Sequence[Append]) -> dict[str, list[Ceiling]]:
+    """The ceilings that each append of a batch would exceed; whoever else counts the same waits until this transaction is over."""
+    for name in sorted({f"{ceiling.field} {ceiling.value}" for one in batch for ceiling in one.ceilings}):
+        connection.execute(ONE_AT_A_TIME, (sql_text(name),))
+    full: dict[str, list[Ceiling]] = {}
+    let_in: Counter[tuple[str, str]] = Counter()
+    for one in batch:
+        counted = {ceiling: _others(connection, ceiling, sql_text(one.run_id)) for ceiling in one.ceilings}
+        full[one.run_id] = [ceiling for ceiling, others in counted.items() if others + let_in[ceiling[:2]] >= ceiling.most]
+        let_in.update(ceiling[:2] for ceiling in one.ceilings if not full[one.run_id])
+    return full
+
+
+def _others(connection: Connection, ceiling: Ceiling, run_id: str) -> int:
+    return int(connection.execute(OTHERS[ceiling.field], (sql_text(ceiling.value), run_id)).fetchall()[0][0])
+
+
+def draw(connection: Connection, meter: str, *, step_us: int, within_us: int | None) -> Drawn:
+    """Move a meter onwards, by the clock of the database."""
+    with connection.transaction():
+        connection.execute(ONE_AT_A_TIME, (meter,))
+        ((at_us,),) = connection.execute(NOW).fetchall()
+        found = connection.execute(STANDS, (meter,)).fetchall()
+        drawn, stands_us = moved_on(found[0][0] if found else 0, step_us=step_us, within_us=within_us, at_us=at_us)
+        connection.execute(MOVE, (meter, stands_us))
+        return drawn

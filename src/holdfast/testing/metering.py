@@ -1,0 +1,126 @@
+"""The part of the conformance suite for stores that many share: every promise of `holdfast.store.Metered` and `Roster` as a test."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from holdfast.store import Append, Ceiling, Drawn, Enrolled, Metered, Roster, Stale, Store
+from holdfast.testing.sample import WRITERS, head, keep, row
+
+FAR_US = 4_000_000_000_000_000
+"""Later than any clock: from there on a meter moves by what is drawn alone."""
+
+
+MOST = 3
+
+
+def metered(store: Store) -> Metered:
+    """The store, if it can share limits; one that cannot do that is none the worse for it."""
+    if not isinstance(store, Metered):
+        pytest.skip("this store shares no limits")
+    return store
+
+
+def resting(store: Store, run_id: str, *, lane: str = "lane", queue: str = "q") -> None:
+    """A run that nobody owns."""
+    keep(store, head(run_id, 1, status="queued", owner=None)._replace(queue=queue, lane=lane))
+
+
+def claim(run_id: str, *ceilings: Ceiling, lane: str = "lane", queue: str = "q") -> Append:
+    """The append that takes it."""
+    taken = head(run_id, 2, epoch=2, owner=run_id)._replace(queue=queue, lane=lane)
+    return Append(run_id, 1, 1, [row(2, epoch=2)], taken, ceilings=ceilings)
+
+
+class MeteredConformance:
+    """Mixed into `StoreConformance`."""
+
+    lasting: bool
+
+    def open(self, folder: Path) -> Store:
+        """Open the store that lives in `folder`."""
+        raise NotImplementedError
+
+    @pytest.mark.parametrize(("field", "value"), [("queue", "q"), ("agent", "agent"), ("lane", "lane")])
+    def test_no_more_runs_have_an_owner_than_a_ceiling_lets(self, store: Store, field: str, value: str) -> None:
+        metered(store)
+        for run_id in ("a", "b", "c"):
+            resting(store, run_id)
+        ceiling = Ceiling(field, value, 2)
+        assert store.append([claim("a", ceiling)]) == store.append([claim("b", ceiling)]) == [None]
+        assert store.append([claim("c", ceiling)]) == [Stale(store.head("c"), full=[ceiling])]
+        assert store.load("c") == (store.head("c"), [row(1)])
+        let_go = head("a", 3, epoch=2, status="waiting", owner=None)
+        assert store.append([Append("a", 2, 2, [row(3, epoch=2)], let_go)]) == [None]
+        assert store.append([claim("c", ceiling)]) == [None]
+
+    def test_a_run_does_not_stand_in_its_own_way_and_others_are_not_counted(self, store: Store) -> None:
+        metered(store)
+        for run_id, lane in (("a", "one"), ("b", "two")):
+            resting(store, run_id, lane=lane)
+        one, two = Ceiling("lane", "one", 1), Ceiling("lane", "two", 1)
+        assert store.append([claim("a", one, lane="one"), claim("b", two, lane="two")]) == [None, None]
+        again = head("a", 3, epoch=3, owner="other")._replace(lane="one")
+        assert store.append([Append("a", 2, 2, [row(3, epoch=3)], again, ceilings=[one])]) == [None]
+
+    def test_who_is_stale_is_told_that_and_not_that_there_is_no_room(self, store: Store) -> None:
+        metered(store)
+        resting(store, "a")
+        assert store.append([claim("a")]) == [None]
+        late = claim("a", Ceiling("lane", "lane", 0))
+        assert store.append([late]) == [Stale(store.head("a"))]
+
+    def test_many_who_come_at_once_do_not_exceed_it_either(self, store: Store) -> None:
+        metered(store)
+        ceiling = Ceiling("lane", "lane", MOST)
+        names = [f"run{number}" for number in range(4 * WRITERS)]
+        for name in names:
+            resting(store, name)
+        together = threading.Barrier(WRITERS)
+
+        def take(name: str) -> bool:
+            together.wait()
+            return store.append([claim(name, ceiling)]) == [None]
+
+        with ThreadPoolExecutor(WRITERS) as pool:
+            assert sum(pool.map(take, names)) == MOST
+        assert sum(store.head(name).owner is not None for name in names) == MOST  # type: ignore[union-attr]
+
+    def test_several_in_one_batch_are_counted_one_after_the_other(self, store: Store) -> None:
+        metered(store)
+        ceiling = Ceiling("queue", "q", 1)
+        for run_id in ("a", "b"):
+            resting(store, run_id)
+        assert store.append([claim("a", ceiling), claim("b", ceiling)]) == [None, Stale(store.head("b"), full=[ceiling])]
+
+    def test_those_who_are_enrolled_are_told_with_what_they_say_of_themselves(self, store: Store) -> None:
+        if not isinstance(store, Roster):
+            pytest.skip("this store does not tell who works on it")
+        for owner in ("b", "a"):
+            store.enroll(owner)
+        store.introduce("a", b"first")
+        store.introduce("a", b"host 1")
+        store.renew("b")
+        assert store.owners() == [Enrolled("a", 1, b"host 1"), Enrolled("b", 2, b"")]
+        store.retire("a")
+        assert store.owners() == [Enrolled("b", 2, b"")]
+
+    def test_a_meter_moves_on_with_what_is_drawn(self, store: Store) -> None:
+        meter = metered(store)
+        first = meter.draw("m", step_us=FAR_US, within_us=None, at_us=5)
+        second = meter.draw("m", step_us=10, within_us=None, at_us=5)
+        assert second == Drawn(True, first.at_us + FAR_US)
+        assert meter.draw("m", step_us=10, within_us=None, at_us=5) == Drawn(True, second.at_us + 10)
+        assert meter.draw("other", step_us=10, within_us=None, at_us=5).at_us < FAR_US
+
+    def test_what_would_be_too_far_ahead_is_not_drawn(self, store: Store) -> None:
+        meter = metered(store)
+        first = meter.draw("m", step_us=FAR_US, within_us=10, at_us=5)
+        assert first.granted
+        refused = meter.draw("m", step_us=20, within_us=100, at_us=5)
+        assert refused == Drawn(False, first.at_us + FAR_US - 80)
+        assert meter.draw("m", step_us=30, within_us=None, at_us=5) == Drawn(True, first.at_us + FAR_US)
