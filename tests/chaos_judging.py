@@ -158,7 +158,6 @@ def too_fast(ledger: Ledger, began_s: float) -> Iterator[str]:
             return
 
 
-
 def damaged(app: Holdfast) -> Iterator[str]:
     """What was written is what is there."""
     for verdict in app.check():

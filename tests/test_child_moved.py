@@ -162,7 +162,6 @@ def test_a_child_that_its_own_parent_cancels_leaves_no_letter() -> None:
     assert (status(store, "r.2"), letters(store)) == ("cancelled", [])
 
 
-
 def test_a_child_whose_parent_cannot_be_told_does_not_go_on_and_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     parked(store)

@@ -272,7 +272,6 @@ def test_a_limit_of_the_parent_that_fails_it_stops_the_child() -> None:
     assert done == ["a", "b"]
 
 
-
 def test_a_blocked_child_stops_its_parent_and_both_go_on_once_it_is_accepted() -> None:
     store, new, dies = MemoryStore(), [False], [True]
 

@@ -365,8 +365,6 @@ def test_a_fork_knows_that_it_happened_and_an_undo_takes_it_back(postgres_store:
     assert booked(table) == ["a", "not a"]
 
 
-
-
 def test_the_page_about_it_shows_what_works(postgres_url: str, tmp_path: Path) -> None:
     page = (HERE.parent / "docs" / "transactions.md").read_text()
     (sql,), (code,) = (re.findall(rf"^```{kind}\n(.*?)^```$", page, re.MULTILINE | re.DOTALL) for kind in ("sql", "python"))

@@ -15,7 +15,6 @@ class HoldfastError(Exception):
     """Something Holdfast has to say."""
 
 
-
 class Misuse(HoldfastError):
     """The code uses Holdfast in a way that cannot keep the promise; nothing was executed."""
 
@@ -100,7 +99,6 @@ class KeyReused(Misuse):
             f"nothing was executed. The other side would take the second call for a repetition of the first: "
             f"make key= depend on what differs"
         )
-
 
 
 class StepFailed(HoldfastError):
@@ -226,7 +224,6 @@ class ResultNotKept(HoldfastError):
             f"effect {self.name!r} (step {self.step_id}) happened and will not be repeated, but its result {self.shown} could not be kept: "
             f"{self.reason}. Say what it was, and the run goes on: holdfast resolve {self.run_id} {self.step_id} --landed JSON"
         )
-
 
 
 class RunError(HoldfastError):
@@ -511,7 +508,6 @@ class Refusal(RunError):
         return self.message
 
 
-
 class StoreError(HoldfastError):
     """A store cannot do what was asked of it; what it acknowledged before is safe."""
 
@@ -549,7 +545,6 @@ class StoreDamaged(StoreError):
 
 class StoreFailed(StoreError):
     """The operating system refused a read, a write or a flush."""
-
 
 
 class Unwinding(BaseException):
