@@ -225,7 +225,7 @@ def packed(store: Store, clock: Clock) -> Store:
     if isinstance(store, PackedStore):
         return store
     names = {*dir(store), *(name for each in (Store, *ABILITIES) for name in vars(each))} - {"url", "inline"}
-    able = (name for name in names if not name.startswith("_") and hasattr(store, name))
+    able = (name for name in names if not name.startswith("_") and getattr(store, name, None) is not None)
     told = frozenset((name, callable(getattr(store, name))) for name in able if name not in vars(PackedStore))
     return cast("Store", _kind(told)(store, clock))
 
