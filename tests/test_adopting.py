@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -135,6 +136,34 @@ def test_anything_else_is_refused_and_changes_nothing(
     assert (tmp_path / "runs/runs/r/journal" / view).read_text() == changed
     assert app.repair("r", dry_run=False, by="ann").done
     assert app.store.load("r") == recorded
+
+
+@hf.step
+def read(pages: int) -> str:
+    return "p" * pages
+
+
+@hf.agent
+def study(pages: int) -> int:
+    text = read(pages)
+    if hf.resource(Shop).fails:
+        raise RuntimeError("the library is closed")
+    return len(text)
+
+
+def test_a_packed_value_is_changed_by_writing_it_as_a_whole(app: hf.Holdfast, tmp_path: Path, shop: Shop) -> None:
+    shop.fails = True
+    with pytest.raises(RuntimeError, match="closed"):
+        app.run(study, 70_000, run_id="s")
+    shop.fails = False
+    view = tmp_path / "runs/runs/s/journal/000002-read.json"
+    recorded = view.read_text()
+    view.write_text(recorded.replace("70002", "70001"))
+    with pytest.raises(Refusal, match="stands there packed"):
+        adopt(app.engine, "s", said=word("ann", "", "ask"))
+    view.write_text(re.sub(r'"value_text": .*', '"value": "short",', recorded))
+    assert adopt(app.engine, "s", said=word("ann", "", "ask")).startswith("adopted: step 1.")
+    assert app.run(study, 70_000, run_id="s") == len("short")
 
 
 def test_without_a_change_there_is_nothing_to_adopt(app: hf.Holdfast) -> None:

@@ -17,6 +17,7 @@ from ._failpoints import reach
 from ._ids import checked_run_id
 from ._inspect import loaded
 from ._journal import Journal
+from ._packing import MARK
 from ._timetravel import Word, _state_edit, _step_edit, edit, edit_state
 from .errors import Refusal
 from .store import HandEdit, HandEdited, Row
@@ -78,6 +79,8 @@ def _ridden_on(rows: Sequence[Row]) -> str:
 
 
 def _refuse_no_json(path: str, value: bytes) -> None:
+    if value[:1] == MARK:
+        raise _refusal(path, 'a large or growing value stands there packed. Write all of it as "value" in the place of "value_text"')
     try:
         json.loads(value)
     except ValueError as error:
