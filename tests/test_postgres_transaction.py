@@ -22,6 +22,7 @@ from crashing import lines, loaded, records
 from holdfast import _records as rec
 from holdfast._journal import Journal
 from holdfast.errors import LeaseLost
+from holdfast.stores import _postgres_transaction
 from holdfast.stores.postgres import PostgresStore
 
 HERE = Path(__file__).parent
@@ -177,6 +178,21 @@ def test_a_zombies_transaction_is_refused_and_rolled_back(postgres_store: Postgr
             app.run(agent, run_id="r")
         assert lines(postgres_store) == ["run.started", "run.resumed"]
     assert booked(table) == []
+
+
+def test_who_was_stopped_in_its_body_does_not_hold_up_whoever_has_taken_the_run(
+    postgres_store: PostgresStore, table: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_postgres_transaction, "IDLE_S", 1)
+    table.execute(f"CREATE UNIQUE INDEX ON {NAME} (item)".encode())
+    with postgres_store.transaction() as stopped:
+        stopped.connection.execute(INSERT.encode(), ("seat",))
+        with postgres_store.transaction() as onward:
+            onward.connection.execute("SET LOCAL lock_timeout = '20s'")
+            onward.connection.execute(INSERT.encode(), ("seat",))
+        with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout) as told:
+            stopped.connection.execute("SELECT 1")
+        assert stopped.again(told.value)
 
 
 def test_branches_keep_their_order_and_share_the_run(postgres_store: PostgresStore, table: psycopg.Connection[Any]) -> None:
