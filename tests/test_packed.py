@@ -244,6 +244,19 @@ def test_who_follows_a_run_that_was_shed_meanwhile_reads_what_stands_there_now()
     assert list(reader.rows_after("r", 5)[1]) == [row(6), grown(7)]
 
 
+def test_what_a_repair_puts_in_place_is_packed_too() -> None:
+    store = MemoryStore()
+    written(over(store), row(1), owner=None)
+    back = [*(grown(seq, size=2000) for seq in range(2, 40)), grown(40, size=2 * BLOB_FROM)]
+    found = store.head("r")
+    assert found is not None
+    ahead = head("r", 40)._replace(digest=back[-1].digest)
+    assert over(store).set_aside(Repair("r", found, [row(1)], back, ahead, 9, "ann", "it came back"))
+    assert rows_of(over(store)) == [row(1), *back]
+    assert sum(map(is_packed, rows_of(store))) > len(back) / 2
+    assert store.blob_refs("r") == []
+
+
 def test_what_is_known_of_a_run_that_was_removed_is_not_used_for_another_one_of_its_id() -> None:
     store = MemoryStore()
     above = over(store)

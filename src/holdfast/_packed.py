@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, cast
 
 from ._clock import Clock
 from ._failpoints import reach
-from ._packing import Key, Known, Packer, Rows, TakesLong, Unpacker, escaped, is_packed, is_worth_it, needed_from, verified_blob
+from ._packing import Key, Known, Packer, Rows, TakesLong, Unpacker, is_packed, is_worth_it, needed_from, verified_blob
 from .errors import StoreBusy, StoreDamaged
 from .store import Append, Head, Live, Prunable, Repair, Repairable, Row, Shedding, Shelf, Stale, Store
 
@@ -179,16 +179,19 @@ class PackedStore:
         return head, Rows(rows, partial(Unpacker, rows, self._fetch), lambda _: None)
 
     def _set_aside(self, repair: Repair) -> bool:
-        """The good rows as they are stored: what they are like is before them, and stays. What follows them is not packed."""
+        """The good rows as they are stored: what they are like is before them, and stays. What follows them is like none of them.
+
+        A run that comes back from another store comes so, whole: nothing of it becomes a blob, since a repair cannot refer to any.
+        """
         self._trails.forget(repair.run_id)
         _, raw = self._able.found(repair.run_id)
-        unpacker, good, kept = Unpacker(raw, self._fetch), iter(repair.good), list[Row]()
+        unpacker, packer, good, kept = Unpacker(raw, self._fetch), Packer({}, None), iter(repair.good), list[Row]()
         wanted = next(good, None)
         for row in raw:
             if wanted is not None and unpacker.plain(row) == wanted:
                 kept.append(row)
                 wanted = next(good, None)
-        answer: bool = wanted is None and self._able.set_aside(repair._replace(good=kept, rows=[escaped(row) for row in repair.rows]))
+        answer: bool = wanted is None and self._able.set_aside(repair._replace(good=kept, rows=[packer.pack(row) for row in repair.rows]))
         return answer
 
     def _shed(self, shedding: Shedding) -> bool:
