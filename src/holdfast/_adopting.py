@@ -87,10 +87,14 @@ def _is_made(rows: Sequence[Row], change: Change) -> bool:
     """Whether the last edit of that step or state says the same: whoever adopted it before died before the file was put back."""
     for record in map(record_of, reversed([row for row in rows if row.seq > change.seq and row.kind in EDITS])):
         if isinstance(record, rec.StateEdited) and (record.step_id, record.at) == (change.state, change.step_id):
-            return json.loads(record.value or b"null") == json.loads(change.value)
+            return _same(record, change)
         if isinstance(record, rec.StepEdited) and not change.state and record.step_id == change.step_id:
-            return json.loads(record.value or b"null") == json.loads(change.value)
+            return _same(record, change)
     return False
+
+
+def _same(record: rec.StepEdited | rec.StateEdited, change: Change) -> bool:
+    return bool(json.loads(record.value or b"null") == json.loads(change.value))
 
 
 def _refuse_no_json(path: str, value: bytes) -> None:
