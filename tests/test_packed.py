@@ -267,6 +267,19 @@ def test_what_is_known_of_a_run_that_was_removed_is_not_used_for_another_one_of_
     assert rows_of(over(store)) == [grown(seq, size=2000) for seq in range(1, 5)]
 
 
+def test_what_was_read_of_a_run_is_not_used_for_another_one_of_its_id_that_stands_at_the_same_place() -> None:
+    store = MemoryStore()
+    reader = over(store)
+    written(over(store), *map(grown, range(1, 4)))
+    assert rows_of(reader) == [grown(seq) for seq in range(1, 4)]
+    del store._rows["r"], store._heads["r"]
+    small = [row(seq)._replace(digest=b"other-%d" % seq) for seq in range(1, 4)]
+    written(over(store), *small)
+    assert rows_of(reader) == small
+    written(reader, grown(4))
+    assert rows_of(over(store)) == [*small, grown(4)]
+
+
 # --- damage ---------------------------------------------------------------------------------------------------------
 
 

@@ -55,6 +55,12 @@ class Trails:
         with self._lock:
             self._drop(run_id)
 
+    def doubt(self, head: Head) -> None:
+        """Forget what is known of another run that had this id, and stood at the same place: a fence tells the two apart no more."""
+        found = self.runs.get(head.run_id)
+        if found is not None and (found.epoch, found.seq) == (head.epoch, head.seq) and found.digest != head.digest:
+            self.forget(head.run_id)
+
     def remember(self, head: Head, known: Mapping[Key, Known]) -> None:
         """What is known at this place; whoever reads an earlier one must not set back who writes, and who writes forgets first."""
         trail = Trail(head.epoch, head.seq, head.digest, known)
@@ -131,6 +137,7 @@ class PackedStore:
         return found and self._loaded(*found)
 
     def _loaded(self, head: Head, rows: Sequence[Row]) -> Loaded:
+        self._trails.doubt(head)
         if not any(map(is_packed, rows)):
             return head, rows
         return head, Rows(rows, partial(Unpacker, rows, self._fetch), partial(self._trails.remember, head))
