@@ -140,9 +140,9 @@ def test_what_is_remembered_of_all_runs_is_limited(monkeypatch: pytest.MonkeyPat
     store, above = MemoryStore(), over(MemoryStore())
     for run_id in "abcde":
         written(above, grown(1), run_id=run_id)
-    assert [run_id for run_id in "abcde" if run_id in above._trails.runs] == ["b", "c", "d", "e"]
+    assert [run_id for run_id in "abcde" if run_id in above.trails.runs] == ["b", "c", "d", "e"]
     written(above, row(2), run_id="e", owner=None)
-    assert "e" not in above._trails.runs
+    assert "e" not in above.trails.runs
     assert store.load("a") is None
 
 
