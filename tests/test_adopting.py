@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -137,6 +138,34 @@ def test_anything_else_is_refused_and_changes_nothing(
     assert app.store.load("r") == recorded
 
 
+@hf.step
+def read(pages: int) -> str:
+    return "p" * pages
+
+
+@hf.agent
+def study(pages: int) -> int:
+    text = read(pages)
+    if hf.resource(Shop).fails:
+        raise RuntimeError("the library is closed")
+    return len(text)
+
+
+def test_a_packed_value_is_changed_by_writing_it_as_a_whole(app: hf.Holdfast, tmp_path: Path, shop: Shop) -> None:
+    shop.fails = True
+    with pytest.raises(RuntimeError, match="closed"):
+        app.run(study, 70_000, run_id="s")
+    shop.fails = False
+    view = tmp_path / "runs/runs/s/journal/000002-read.json"
+    recorded = view.read_text()
+    view.write_text(recorded.replace("70002", "70001"))
+    with pytest.raises(Refusal, match="stands there packed"):
+        adopt(app.engine, "s", said=word("ann", "", "ask"))
+    view.write_text(re.sub(r'"value_text": .*', '"value": "short",', recorded))
+    assert adopt(app.engine, "s", said=word("ann", "", "ask")).startswith("adopted: step 1.")
+    assert app.run(study, 70_000, run_id="s") == len("short")
+
+
 def test_without_a_change_there_is_nothing_to_adopt(app: hf.Holdfast) -> None:
     with pytest.raises(Refusal, match="no file of run 'r' was changed"):
         adopted(app)
@@ -158,6 +187,40 @@ def test_who_dies_while_adopting_can_adopt_again(app: hf.Holdfast, tmp_path: Pat
         adopted(app)
     assert app.run(buy, "o", run_id="r") == "r-650 6 1"
     assert sum("edited" in line.state for line in app.history("r")) == 1
+
+
+def test_who_dies_after_several_edits_adopts_them_again(app: hf.Holdfast, tmp_path: Path) -> None:
+    change(tmp_path, "000002-search.json", '"cents": 700', '"cents": 500')
+    change(tmp_path, "000003-weigh.json", '"value": 7', '"value": 70')
+    child = os.fork()
+    if child == 0:
+        _failpoints.arm("adopt.before_back")
+        with hf.Holdfast(FilesStore(tmp_path / "runs")) as other:
+            adopted(other)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert adopted(app).startswith("adopted: step 1, step 2.")
+    assert app.run(buy, "o", run_id="r") == "r-500 5 1"
+
+
+def test_a_state_of_a_path_that_was_given_up_is_not_adopted_on_another(app: hf.Holdfast, tmp_path: Path, shop: Shop) -> None:
+    shop.fails = True
+    app.edit("r", 1, {"cents": 900}, by="ann")
+    with pytest.raises(RuntimeError, match="closed"):
+        app.run(buy, "o", run_id="r")
+    shop.fails = False
+    change(tmp_path, "000003-weigh.json", '"tries": 1', '"tries": 9')
+    with pytest.raises(Refusal, match="step 2 was begun anew since"):
+        adopted(app)
+    change(tmp_path, "000003-weigh.json", '"tries": 9', '"tries": 1')
+    assert app.run(buy, "o", run_id="r") == "r-900 9 1"
+
+
+def test_a_state_and_a_result_of_one_step_are_both_adopted(app: hf.Holdfast, tmp_path: Path) -> None:
+    change(tmp_path, "000003-weigh.json", '"value": 7', '"value": 70')
+    change(tmp_path, "000003-weigh.json", '"tries": 1', '"tries": 9')
+    adopted(app)
+    assert app.run(buy, "o", run_id="r") == "r-700 70 9"
 
 
 def test_the_command_line_adopts(app: hf.Holdfast, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

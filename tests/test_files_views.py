@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,6 +60,42 @@ def test_a_run_can_be_read_with_a_pager(store: FilesStore) -> None:
     known = json.loads((store.path / "runs/order-47/state.json").read_text())
     assert (known["status"], known["state"]) == ("done", {"/state.1": {"offers": 1}})
     assert json.loads((store.path / "runs/order-47/run.json").read_text())["agent"] == "buy"
+
+
+@hf.step
+def hear(number: int) -> str:
+    return "w" * number
+
+
+tired: list[int] = []
+
+
+@hf.agent
+def learn(numbers: list[int]) -> None:
+    known = hf.state({"words": ["w" * 2000]})
+    for number in numbers:
+        if number in tired:
+            raise RuntimeError("tired")
+        known["words"].append(hear(number))
+
+
+@pytest.mark.parametrize("numbers", [[300, 301, 302, 303], [90_000, 301, 302, 303]])
+def test_a_state_that_grows_or_is_large_is_shown_as_a_whole(
+    store: FilesStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: list[int]
+) -> None:
+    def known() -> list[int]:
+        told = json.loads((store.path / "runs/r/state.json").read_text())
+        return [len(word) for word in told["state"]["/state.1"]["words"]]
+
+    monkeypatch.setattr(sys.modules[__name__], "tired", [303])
+    with hf.Holdfast(store) as app, pytest.raises(RuntimeError, match="tired"):
+        app.run(learn, numbers, run_id="r")
+    assert known() == [2000, *numbers[:3]]
+    assert any('"value_text": "={' in view.read_text() for view in views(store)), "what was recorded is packed"
+    tired.clear()
+    with hf.Holdfast(FilesStore(tmp_path / "runs")) as app:
+        app.run(learn, numbers, run_id="r")
+    assert known() == [2000, *numbers]
 
 
 def test_an_imported_run_gets_a_file_for_each_row(store: FilesStore) -> None:

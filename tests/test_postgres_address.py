@@ -26,6 +26,25 @@ def test_no_secret_is_shown(url: str) -> None:
     assert "s@cret" not in address.without_secrets("it is s@cret")
 
 
+WRITTEN = ["my@s3cret", "s3cret@", "s3cret/x", "s3cret#x", "s3cret?x", "s3cret?connect_timeout=1", "12/s3cret", "s3cret[", "%s3cret"]
+
+
+@pytest.mark.parametrize("password", WRITTEN)
+def test_a_password_that_is_written_as_it_is_does_not_become_a_host_that_is_shown(password: str) -> None:
+    with pytest.raises(StoreError) as told:
+        address_of(f"postgresql://ann:{password}@db.example:5433/bank?schema=agents")
+    assert "s3cret" not in str(told.value)
+    assert "%40 for @" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [("postgresql://ann:x@[::1]:5433/bank", "::1"), ("postgresql://a:1,b:2/bank", "a,b"), ("postgresql://ann:x@%2Frun/bank", "/run")],
+)
+def test_hosts_of_every_form_are_read(url: str, host: str) -> None:
+    assert address_of(url).options["host"] == host
+
+
 def test_a_socket_folder_is_shown() -> None:
     address = address_of("postgresql:///bank?host=/run/pg")
     assert address.shown == "postgresql://%2Frun%2Fpg/bank?schema=holdfast"

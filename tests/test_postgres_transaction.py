@@ -22,6 +22,7 @@ from crashing import lines, loaded, records
 from holdfast import _records as rec
 from holdfast._journal import Journal
 from holdfast.errors import LeaseLost
+from holdfast.stores import _postgres_transaction
 from holdfast.stores.postgres import PostgresStore
 
 HERE = Path(__file__).parent
@@ -177,6 +178,50 @@ def test_a_zombies_transaction_is_refused_and_rolled_back(postgres_store: Postgr
             app.run(agent, run_id="r")
         assert lines(postgres_store) == ["run.started", "run.resumed"]
     assert booked(table) == []
+
+
+def test_who_was_stopped_in_its_body_does_not_hold_up_whoever_has_taken_the_run(
+    postgres_store: PostgresStore, table: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_postgres_transaction, "IDLE_S", 1)
+    table.execute(f"CREATE UNIQUE INDEX ON {NAME} (item)".encode())
+    with postgres_store.transaction() as stopped:
+        stopped.connection.execute(INSERT.encode(), ("seat",))
+        with postgres_store.transaction() as onward:
+            onward.connection.execute("SET LOCAL lock_timeout = '20s'")
+            onward.connection.execute(INSERT.encode(), ("seat",))
+        with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout) as told:
+            stopped.connection.execute("SELECT 1")
+        assert stopped.again(told.value)
+
+
+@hf.transaction
+def note(words: list[str]) -> str:
+    hf.connection().execute(INSERT.encode(), (f"{len(words)} words",))
+    return "w" * 70_000
+
+
+@hf.agent
+def noting(rounds: int) -> int:
+    words = ["w" * 2000]
+    for number in range(rounds):
+        words.append(note(words)[:100] + str(number))
+    return len(words)
+
+
+def test_large_results_and_growing_arguments_are_packed_as_those_of_other_steps(
+    postgres_store: PostgresStore, table: psycopg.Connection[Any]
+) -> None:
+    with hf.Holdfast(postgres_store) as app:
+        assert app.run(noting, 4, run_id="r") == 5
+        found = postgres_store.load("r")
+        assert found is not None
+        done = [row for row in found[1] if row.kind == "step.done"]
+        assert [(row.value or b"")[:8] for row in done] == [b'={"blob"'] * 4
+        assert [(row.args or b"")[:8] for row in done[1:]] == [b'={"like"'] * 3
+        assert app.check()[0].good
+        assert len(app.show_at("r", 4).arguments["words"]) == 4
+    assert booked(table) == [f"{number} words" for number in range(1, 5)]
 
 
 def test_branches_keep_their_order_and_share_the_run(postgres_store: PostgresStore, table: psycopg.Connection[Any]) -> None:

@@ -76,11 +76,6 @@ def is_worth_it(row: Row) -> bool:
     return value is not None and (value[:1] == MARK or (len(value) > GROWS_FROM and (row.kind in STATES or len(value) > BLOB_FROM)))
 
 
-def escaped(row: Row) -> Row:
-    """The row as it is written where nothing is packed."""
-    return row._replace(value=row.value and escaped_bytes(row.value), args=row.args and escaped_bytes(row.args))
-
-
 def escaped_bytes(plain: bytes) -> bytes:
     """A value as it is written where it is not packed."""
     return MARK + plain if plain[:1] == MARK else plain

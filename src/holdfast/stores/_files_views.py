@@ -13,9 +13,10 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+from holdfast._packing import Fetch, Key, Known, Unpacker
 from holdfast.errors import Damaged, StoreError
 from holdfast.store import HandEdit, Row
 from holdfast.stores._files_place import FilesPlace
@@ -39,12 +40,20 @@ CHANGED = (
 )
 
 
-class FileViews:
-    """The views of all runs in a place."""
+class Knowing(NamedTuple):
+    """What the agent of a run knows: each state as a whole, and what later ones may be told as differences from."""
 
-    def __init__(self, place: FilesPlace) -> None:
-        self._place = place
-        self._knows: dict[str, tuple[str, dict[str, bytes]]] = {}
+    status: str = ""
+    states: Mapping[str, bytes] = {}
+    packed: Mapping[Key, Known] = {}
+
+
+class FileViews:
+    """The views of all runs in a place; `fetch` gives the blobs in which large states are."""
+
+    def __init__(self, place: FilesPlace, fetch: Fetch) -> None:
+        self._place, self._fetch = place, fetch
+        self._knows: dict[str, Knowing] = {}
         self._overlooked: set[str] = set()
 
     def show(self, key: str, name: str, data: bytes, commit: Commit) -> None:
@@ -62,7 +71,7 @@ class FileViews:
             self._write(key, view, content)
         self._knows.pop(key, None)
         with contextlib.suppress(OSError, StoreError):
-            self._write_state(key, commit, fold(commit.rows))
+            self._write_state(key, commit, self._folded(commit))
 
     def refuse_changed(self, run_id: str, pieces: Sequence[Piece]) -> None:
         key = safe(run_id)
@@ -164,25 +173,37 @@ class FileViews:
                 os.close(fd)
 
     def _show_state(self, key: str, commit: Commit) -> None:
-        status, states = self._knows.get(key, ("", {}))
-        saved = {row.step_id: row.value or b"null" for row in commit.rows if row.kind in STATES}
+        before = self._knows.get(key, Knowing())
+        saved = [row for row in commit.rows if row.kind in STATES]
         turned = any(row.kind in TURNING for row in commit.rows)
-        if not (saved or turned or status != commit.head.status):
+        if not (saved or turned or before.status != commit.head.status):
             return
-        if turned or (not status and commit.rows[0].seq > 1):
-            states = fold(self._rows(commit.head.run_id))
-        self._write_state(key, commit, states | ({} if turned else saved))
+        knowing = None if turned or (not before.status and commit.rows[0].seq > 1) else self._onward(before, saved)
+        self._write_state(key, commit, knowing or self._folded(commit._replace(rows=self._rows(commit.head.run_id))))
+
+    def _onward(self, before: Knowing, saved: Sequence[Row]) -> Knowing | None:
+        """What is known with these states; None where they are told as differences from others than were seen here."""
+        unpacker = Unpacker(saved, self._fetch, before.packed)
+        try:
+            new = {row.step_id: unpacker.certain(row).value or b"null" for row in saved}
+        except ValueError:
+            return None
+        return Knowing("", {**before.states, **new}, unpacker.known)
+
+    def _folded(self, commit: Commit) -> Knowing:
+        unpacker = Unpacker(commit.rows, self._fetch)
+        return Knowing("", fold([unpacker.plain(row) if row.kind in STATES else row for row in commit.rows]), unpacker.known)
 
     def _rows(self, run_id: str) -> list[Row]:
         return [row for piece in Runs(self._place, self).pieces(run_id) if piece.commit for row in piece.commit.rows]
 
-    def _write_state(self, key: str, commit: Commit, states: dict[str, bytes]) -> None:
+    def _write_state(self, key: str, commit: Commit, knowing: Knowing) -> None:
         head = commit.head
         while len(self._knows) >= MOST_KNOWN:
             del self._knows[next(iter(self._knows))]
-        self._knows[key] = head.status, states
+        self._knows[key] = knowing._replace(status=head.status)
         told = {"run": head.run_id, "agent": head.agent, "status": head.status, "note": head.note, "seq": head.seq}
-        shown_states = {name: _json(value) for name, value in states.items()}
+        shown_states = {name: _json(value) for name, value in knowing.states.items()}
         self._place.replace(f"{RUNS}{key}/state.json", pretty({**told, "state": shown_states}) + b"\n")
 
     def _path(self, key: str, name: str) -> str:

@@ -314,7 +314,7 @@ class Runs:
             known = self.standing_of(key)
             if known is None or (known.head.epoch, known.head.seq) != (epoch, seq):
                 return Stale(known and known.head)
-        missing = self._held(key, refs)
+        missing = self.held(key, refs)
         if missing:
             return Stale(known.head, missing)
         commit = Commit(rows, head, new_token(), (*known.taken, *takes), refs)
@@ -346,7 +346,8 @@ class Runs:
         now = self.standing_of(key)
         return Stale(now and now.head)
 
-    def _held(self, key: str, refs: Sequence[str]) -> list[str]:
+    def held(self, key: str, refs: Sequence[str]) -> list[str]:
+        """Refer to these blobs from here on; gives those that are not there."""
         return self.holds.hold(key, refs) if refs and self.holds is not None else []
 
     def _create(self, key: str, one: Append) -> Stale | None:
@@ -355,7 +356,7 @@ class Runs:
             return Stale(standing and standing.head)
         if self.views is not None:
             self.views.refuse_changed(one.run_id, [])
-        missing = self._held(key, one.refs)
+        missing = self.held(key, one.refs)
         if missing:
             return Stale(None, missing)
         generation = self._birth(key, one.head)

@@ -18,12 +18,12 @@ def shed(runs: Runs, shedding: Shedding) -> bool:
     """Drop rows, put others in place, and append; False where the head was another."""
     run_id = shedding.found.run_id
     standing, pieces = _steady(runs, shedding.found)
-    if standing is None:
+    if standing is None or runs.held(safe(run_id), shedding.append.refs):
         return False
     new, (first, last) = {row.seq: row for row in shedding.rows}, shedding.drops
     old = [row for piece in pieces if piece.commit for row in piece.commit.rows]
     rows = [new.get(row.seq, row) for row in old if not first <= row.seq <= last] + list(shedding.append.rows)
-    return _turn(runs, run_id, standing, Commit(rows, shedding.append.head, new_token(), standing.taken))
+    return _turn(runs, run_id, standing, Commit(rows, shedding.append.head, new_token(), standing.taken, shedding.append.refs))
 
 
 def remove(runs: Runs, removal: Removal) -> bool:

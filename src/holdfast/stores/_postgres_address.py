@@ -47,6 +47,8 @@ class Address(NamedTuple):
 
 def address_of(url: str) -> Address:
     """Read `postgresql://user:password@host:port/database?schema=holdfast`; everything else behind the `?` is libpq's."""
+    if not _is_clear(url):
+        raise _unreadable(url)
     parts = urlsplit(url)
     query = parse_qsl(parts.query, keep_blank_values=True)
     schema = next((value for name, value in query if name == "schema"), SCHEMA)
@@ -54,14 +56,26 @@ def address_of(url: str) -> Address:
     try:
         found = conninfo_to_dict(f"{parts.scheme}://{parts.netloc}{parts.path}?{rest}")
     except psycopg.ProgrammingError:
-        raise StoreError(
-            f"{parts.scheme}://...", "this URL cannot be read; nothing was opened. Write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
-            "?schema=NAME, and in names and passwords %40 for @, %2F for /, %3A for :, %23 for #, %3F for ?, %25 for %"
-        ) from None
+        raise _unreadable(url) from None
     if SCHEMA_NAME.fullmatch(schema) is None or schema.startswith("pg_"):
         raise StoreError(_shown(found, SCHEMA), f"{schema!r} cannot be the name of its schema: use small letters, digits and _")
     options = DEFAULTS | {name: str(value) for name, value in found.items() if value is not None}
     return Address(options, schema, _shown(options, schema))
+
+
+def _is_clear(url: str) -> bool:
+    """Whether it is clear what is the password in it, if there is one: a character left as it is may make a host or a name of its rest."""
+    authority, slash, path = url.partition("://")[2].partition("?")[0].partition("/")
+    ports = [host.rpartition(":")[2] for host in authority.rpartition("@")[2].split(",") if ":" in host.rpartition("]")[2]]
+    is_plain = authority.count("@") <= 1 and "@" not in slash + path and "#" not in url and authority.count("[") == authority.count("]")
+    return is_plain and all(port.isdecimal() or not port for port in ports)
+
+
+def _unreadable(url: str) -> StoreError:
+    return StoreError(
+        f"{url.partition('://')[0]}://...", "this URL cannot be read; nothing was opened. Write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+        "?schema=NAME, and in names and passwords %40 for @, %2F for /, %3A for :, %23 for #, %3F for ?, %25 for %"
+    )  # fmt: skip
 
 
 def _shown(options: Mapping[str, object], schema: str) -> str:

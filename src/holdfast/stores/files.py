@@ -26,7 +26,8 @@ class FilesStore(JournalStore):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser().absolute()
         place = prepared(self.path, f"file://{self.path}")
-        self._views, self._shelf = FileViews(place), FileShelf(place)
+        self._shelf = FileShelf(place)
+        self._views = FileViews(place, self._shelf.fetched)
         self._live = LiveFiles(self.path / ".live", self._rests)
         local = file_system(self.path) not in NETWORK  # a lock that another machine does not see would prove a death that is none
         locks = OwnerLocks(self.path / ".locks") if local else None

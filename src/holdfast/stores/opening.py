@@ -180,4 +180,6 @@ def _unknown(text: str) -> str:
     scheme, separator, _ = text.partition("://")
     if separator or "@" in text:
         return f"{scheme}://..." if separator else f"{text.partition(':')[0]}..."
+    if "=" in text:  # as libpq has it: host=db password=...
+        return f"{text.partition('=')[0]}=..."
     return repr(text)[:MOST_SHOWN]
