@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,11 +107,64 @@ def test_a_changed_state_becomes_an_edit(app: hf.Holdfast, tmp_path: Path) -> No
     assert app.run(buy, "o", run_id="r") == "r-700 7 9"
 
 
-def test_several_changes_are_all_recorded_and_the_run_goes_on_from_the_first(app: hf.Holdfast, tmp_path: Path) -> None:
+def test_of_two_changes_none_is_lost_unsaid(app: hf.Holdfast, tmp_path: Path) -> None:
+    before = app.history("r")
     change(tmp_path, "000002-search.json", '"cents": 700', '"cents": 500')
     change(tmp_path, "000003-weigh.json", '"value": 7', '"value": 70')
-    assert adopted(app).startswith("adopted: step 1, step 2.")
+    with pytest.raises(Refusal, match=r"000002-search\.json and .*000003-weigh\.json cannot both be adopted: step 2 began after step 1"):
+        adopted(app)
+    change(tmp_path, "000003-weigh.json", '"value": 70', '"value": 7')
+    adopted(app)
+    assert [line for line in app.history("r") if line.seq <= before[-1].seq and not line.superseded] == before[:2] + before[3:]
     assert app.run(buy, "o", run_id="r") == "r-500 5 1"
+
+
+def test_a_result_and_a_state_of_one_step_are_both_adopted(app: hf.Holdfast, tmp_path: Path) -> None:
+    change(tmp_path, "000003-weigh.json", '"tries": 1', '"tries": 9')
+    change(tmp_path, "000003-weigh.json", '"value": 7', '"value": 70')
+    assert adopted(app).startswith("adopted: state /state.1 at step 2, step 2.")
+    assert app.run(buy, "o", run_id="r") == "r-700 70 9"
+
+
+def test_the_history_says_which_edits_were_given_up_by_a_later_one(app: hf.Holdfast) -> None:
+    app.edit("r", 2, 8)
+    app.edit_state("r", {"tries": 5}, at="2")
+    app.edit_state("r", {"tries": 0}, at="1")
+    app.edit("r", 1, {"cents": 600})
+    lines = [(line.step_id, line.superseded) for line in app.history("r") if line.state.endswith("edited")]
+    assert lines == [("2", True), ("/state.1", True), ("/state.1", False), ("1", False)]
+
+
+def test_results_of_steps_that_ran_side_by_side_are_both_adopted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    begun, met = list[int](), asyncio.Event()
+
+    @hf.effect(in_doubt="ask")
+    async def ship(number: int) -> int:
+        begun.append(number)
+        if len(begun) == 2:
+            met.set()
+        await met.wait()
+        return number
+
+    @hf.agent
+    async def both() -> list[int]:
+        found = await hf.gather(ship(1), ship(2))
+        if len(begun) == 2:
+            begun.append(3)
+            raise RuntimeError("the shop is closed")
+        return list(found)
+
+    with hf.Holdfast(FilesStore(tmp_path / "runs")) as app:
+        with pytest.raises(RuntimeError, match="closed"):
+            app.run(both, run_id="r")
+        for view in sorted((tmp_path / "runs/runs/r/journal").glob("*-ship.json")):
+            view.write_text(re.sub(r'"value": ([12])', r'"value": 7\1', view.read_text()))
+        told = adopted(app)
+        assert ("step 1" in told, "step 2" in told) == (True, True)
+        assert app.run(both, run_id="r") == [71, 72]
+        assert [line.superseded for line in app.history("r") if line.state == "step edited"] == [False, False]
+    assert begun == [1, 2, 3]
 
 
 @pytest.mark.parametrize(

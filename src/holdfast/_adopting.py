@@ -1,8 +1,9 @@
 """Adopting what somebody changed by hand: a value in a readable file becomes an official edit, with an author, and the file is put back.
 
 Everything is checked before anything is written: each file reads, nothing in it is another but the value of a result or of a state, and
-each value is one that `edit` takes. Then the edits are appended, the last step first, since an edit gives up what came after it; and
-then the files are put back, so that the records hold again. Who dies in between finds the files still changed, and adopts them again.
+each value is one that `edit` takes. An edit gives up what began after it, so of two edits the later one holds only if its step had begun
+by then; else both are refused, for none is lost unsaid. Then the edits are appended, in the order of their steps, and then the files are
+put back, so that the records hold again. Who dies in between finds the files still changed, and adopts what does not hold yet.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from ._failpoints import reach
 from ._ids import checked_run_id
 from ._inspect import loaded
 from ._journal import Journal
-from ._timetravel import Word, _state_edit, _step_edit, edit, edit_state
+from ._operate import ready
+from ._timetravel import Word, _state_edit, _step_edit, edit, edit_state, point
 from .errors import Refusal
 from .store import HandEdit, HandEdited, Row
 
@@ -45,8 +47,12 @@ def adopt(engine: Engine, run_id: str, *, said: Word, fits: Callable[[str], obje
         raise Refusal(f"no file of run {run_id!r} was changed by hand; nothing was changed")
     changes = [change for one in found for change in _changes(one)]
     with store.overlooking(run_id):
-        _refuse_unfit(Journal.load(*loaded(engine, run_id)), changes, said, fits)
-        words = [_applied(engine, run_id, change, said, fits) for change in reversed(changes)]
+        journal = Journal.load(*loaded(engine, run_id))
+        _refuse_unfit(journal, changes, said, fits)
+        changes.sort(key=lambda change: point(journal, change.step_id))
+        _refuse_losing(journal, changes)
+        todo = [change for change in changes if not _holds(journal, change)]
+        words = [_applied(engine, run_id, change, said, fits) for change in todo] or [ready(engine, run_id)]
     reach("adopt.before_back")
     store.put_back(run_id)
     reach("adopt.after_back")
@@ -94,6 +100,26 @@ def _refuse_unfit(journal: Journal, changes: Sequence[Change], said: Word, fits:
         if history is not None and history.outcome is not None and seq < history.outcome_seq:
             raise _refusal(path, f"step {step_id} has another result since")
         _step_edit(journal, step_id, value, said, fits=fits(step_id))
+
+
+def _refuse_losing(journal: Journal, changes: Sequence[Change]) -> None:
+    """One edit would give up another; `changes` in the order of their points."""
+    first = changes[0]
+    after = point(journal, first.step_id)
+    for change in changes[1:]:
+        if journal.histories[change.step_id].first_seq > after:
+            lost = f"step {change.step_id} began after step {first.step_id}, and is done anew once that is edited"
+            remedy = f"Adopt one at a time: take back what you changed in {change.path}, adopt, and edit that step when it is done anew"
+            raise Refusal(f"{first.path} and {change.path} cannot both be adopted: {lost}; nothing was changed. {remedy}")
+
+
+def _holds(journal: Journal, change: Change) -> bool:
+    """Whether the edit was made already, by somebody who died before the files were put back."""
+    value, history = json.loads(change.value), journal.histories[change.step_id]
+    if change.state:
+        saved = journal.states[change.state].at(history.outcome_seq) if change.state in journal.states else None
+        return saved is not None and json.loads(saved) == value
+    return history.edited is not None and json.loads(history.edited.value or b"null") == value
 
 
 def _applied(engine: Engine, run_id: str, change: Change, said: Word, fits: Callable[[str], object]) -> str:
