@@ -192,6 +192,22 @@ def test_anything_else_is_refused_and_changes_nothing(
     assert app.store.load("r") == recorded
 
 
+def test_a_run_that_was_moved_here_shows_each_record_and_is_edited_by_hand(app: hf.Holdfast, tmp_path: Path, shop: Shop) -> None:
+    app.move("r", to=tmp_path / "db.db", by="ann")
+    with hf.Holdfast(tmp_path / "db.db", resources=[shop]) as between:
+        between.move("r", to=FilesStore(tmp_path / "other"), by="ann")
+    (tmp_path / "runs").rename(tmp_path / "before")
+    (tmp_path / "other").rename(tmp_path / "runs")
+    names = {path.name.partition("-")[2]: path.name for path in (tmp_path / "runs/runs/r/journal").iterdir()}
+    assert {"run-started.json", "search.json", "weigh.json", "run-arrived.json"} <= names.keys()
+    with hf.Holdfast(FilesStore(tmp_path / "runs"), resources=[shop]) as here:
+        change(tmp_path, names["weigh.json"], '"value": 7', '"value": 70')
+        change(tmp_path, names["state-saved.json"], '"tries": 1', '"tries": 9')
+        assert (here.check()[0].seq, here.check()[0].good) == (3, False)
+        assert adopted(here).startswith("adopted: state /state.1 at step 2, step 2.")
+        assert here.run(buy, "o", run_id="r") == "r-700 70 9"
+
+
 def test_without_a_change_there_is_nothing_to_adopt(app: hf.Holdfast) -> None:
     with pytest.raises(Refusal, match="no file of run 'r' was changed"):
         adopted(app)

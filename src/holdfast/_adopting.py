@@ -25,6 +25,7 @@ from .store import HandEdit, HandEdited, Row
 
 RESULTS = (rec.StepDone.kind, rec.StepEdited.kind)
 STEPS = "step."
+RIDERS = (rec.StateSaved.kind, rec.TimeRead.kind, rec.MilestoneReached.kind)
 
 
 class Change(NamedTuple):
@@ -45,9 +46,10 @@ def adopt(engine: Engine, run_id: str, *, said: Word, fits: Callable[[str], obje
     found = store.edited(checked_run_id(run_id))
     if not found:
         raise Refusal(f"no file of run {run_id!r} was changed by hand; nothing was changed")
-    changes = [change for one in found for change in _changes(one)]
     with store.overlooking(run_id):
-        journal = Journal.load(*loaded(engine, run_id))
+        head, rows = loaded(engine, run_id)
+        journal = Journal.load(head, rows)
+        changes = [change for one in found for change in _changes(one, rows)]
         _refuse_unfit(journal, changes, said, fits)
         changes.sort(key=lambda change: point(journal, change.step_id))
         _refuse_losing(journal, changes)
@@ -60,11 +62,11 @@ def adopt(engine: Engine, run_id: str, *, said: Word, fits: Callable[[str], obje
     return f"adopted: {adopted}. {words[-1]}"
 
 
-def _changes(found: HandEdit) -> Iterator[Change]:
+def _changes(found: HandEdit, rows: Sequence[Row]) -> Iterator[Change]:
     """What was changed in one file; refused where that cannot be an edit."""
     if found.now is None:
         raise _refusal(found.path, found.why)
-    for number, (was, now) in enumerate(zip(found.recorded, found.now, strict=True)):
+    for was, now in zip(found.recorded, found.now, strict=True):
         if was == now:
             continue
         if now.value is None or was.value is None:
@@ -72,15 +74,16 @@ def _changes(found: HandEdit) -> Iterator[Change]:
         _refuse_no_json(found.path, now.value)
         if was.kind in RESULTS:
             yield Change(found.path, was.seq, was.step_id, now.value)
-        elif was.kind == rec.StateSaved.kind and (at := _ridden_on(found.recorded[number:])):
+        elif was.kind == rec.StateSaved.kind and (at := _ridden_on(was, rows)):
             yield Change(found.path, was.seq, at, now.value, was.step_id)
         else:
             raise _refusal(found.path, f"what was changed is neither the result of a step nor a state saved with one ({was.kind})")
 
 
-def _ridden_on(rows: Sequence[Row]) -> str:
-    """The step with which a state was saved."""
-    return next((row.step_id for row in rows if row.kind.startswith(STEPS)), "")
+def _ridden_on(state: Row, rows: Sequence[Row]) -> str:
+    """The step with which a state was saved: that of the first record behind it that is not such a rider itself."""
+    behind = next((row for row in rows if row.seq > state.seq and row.kind not in RIDERS), None)
+    return behind.step_id if behind is not None and behind.kind.startswith(STEPS) else ""
 
 
 def _refuse_no_json(path: str, value: bytes) -> None:

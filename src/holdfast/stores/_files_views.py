@@ -24,7 +24,7 @@ from holdfast.stores._safe_names import label, safe
 from holdfast.stores._sealed import Commit, Unreadable, opened, pretty, row_of, shown, with_seal, without_seal
 
 TOGETHER = 20
-"""A commit of more rows than this (an imported run) is shown as a file for each."""
+"""A commit of more rows than this is shown as a file for each; so is one with which a run comes in, moved, copied or as a fork."""
 VIEW = re.compile(r"(\d{6,})-[a-z0-9_.-]+\.json")
 NAMED = re.compile(rb'\{"name":"([^"\\]+)"')
 STATES = ("state.saved", "state.edited")
@@ -191,7 +191,8 @@ class FileViews:
 
 def views_of(first: int, data: bytes, commit: Commit) -> Iterator[tuple[str, bytes]]:
     """The files that show a commit: the same bytes under a name for people, or one for each of many rows."""
-    if len(commit.rows) <= TOGETHER and not commit.turn:
+    together = 1 if first == 1 else TOGETHER  # a run that begins here has one record first, one that comes in has several
+    if len(commit.rows) <= together and not commit.turn:
         yield f"{first:06d}-{_label(commit.rows[-1])}.json", data
         return
     for row in commit.rows:
