@@ -9,15 +9,17 @@ put back, so that the records hold again. Who dies in between finds the files st
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from . import _records as rec
+from ._chain import record_of
 from ._engine import Engine
 from ._failpoints import reach
 from ._ids import checked_run_id
 from ._inspect import loaded
-from ._journal import Journal
+from ._journal import EDIT_KINDS, Journal
 from ._operate import ready
 from ._timetravel import Word, _state_edit, _step_edit, edit, edit_state, point
 from .errors import Refusal
@@ -25,6 +27,8 @@ from .store import HandEdit, HandEdited, Row
 
 RESULTS = (rec.StepDone.kind, rec.StepEdited.kind)
 STEPS = "step."
+SHOWN = 300
+"""Characters of a value in a command to copy."""
 RIDERS = (rec.StateSaved.kind, rec.TimeRead.kind, rec.MilestoneReached.kind)
 
 
@@ -38,8 +42,21 @@ class Change(NamedTuple):
     state: str = ""
 
 
+class _UnfitError(Exception):
+    """What was changed cannot become an edit: the file, and why."""
+
+
 def adopt(engine: Engine, run_id: str, *, said: Word, fits: Callable[[str], object] = lambda _: None) -> str:
     """Make edits of all that was changed by hand; gives what happens next, in words. `fits` gives what a step's value is checked by."""
+    try:
+        return _adopted(engine, run_id, said, fits)
+    except _UnfitError as error:
+        path, why = error.args
+        back = f"holdfast check {run_id} --repair --store {shlex.quote(engine.store.url)}"
+        raise Refusal(f"{path} cannot be adopted: {why}; nothing was changed. To put back what was recorded: {back}") from error
+
+
+def _adopted(engine: Engine, run_id: str, said: Word, fits: Callable[[str], object]) -> str:
     store = engine.store
     if not isinstance(store, HandEdited):
         raise Refusal(f"the store {store.url} has no files that could be edited by hand; nothing was changed")
@@ -50,6 +67,8 @@ def adopt(engine: Engine, run_id: str, *, said: Word, fits: Callable[[str], obje
         head, rows = loaded(engine, run_id)
         journal = Journal.load(head, rows)
         changes = [change for one in found for change in _changes(one, rows)]
+        _refuse_ended(journal, changes[0], store.url)
+        _refuse_given_up(journal, changes, rows)
         _refuse_unfit(journal, changes, said, fits)
         changes.sort(key=lambda change: point(journal, change.step_id))
         _refuse_losing(journal, changes)
@@ -65,19 +84,19 @@ def adopt(engine: Engine, run_id: str, *, said: Word, fits: Callable[[str], obje
 def _changes(found: HandEdit, rows: Sequence[Row]) -> Iterator[Change]:
     """What was changed in one file; refused where that cannot be an edit."""
     if found.now is None:
-        raise _refusal(found.path, found.why)
+        raise _UnfitError(found.path, found.why)
     for was, now in zip(found.recorded, found.now, strict=True):
         if was == now:
             continue
         if now.value is None or was.value is None:
-            raise _refusal(found.path, "a value was taken away or added")
+            raise _UnfitError(found.path, "a value was taken away or added")
         _refuse_no_json(found.path, now.value)
         if was.kind in RESULTS:
             yield Change(found.path, was.seq, was.step_id, now.value)
         elif was.kind == rec.StateSaved.kind and (at := _ridden_on(was, rows)):
             yield Change(found.path, was.seq, at, now.value, was.step_id)
         else:
-            raise _refusal(found.path, f"what was changed is neither the result of a step nor a state saved with one ({was.kind})")
+            raise _UnfitError(found.path, f"what was changed is neither the result of a step nor a state saved with one ({was.kind})")
 
 
 def _ridden_on(state: Row, rows: Sequence[Row]) -> str:
@@ -90,7 +109,30 @@ def _refuse_no_json(path: str, value: bytes) -> None:
     try:
         json.loads(value)
     except ValueError as error:
-        raise _refusal(path, f"the value is not JSON ({error})") from error
+        raise _UnfitError(path, f"the value is not JSON ({error})") from error
+
+
+def _refuse_ended(journal: Journal, change: Change, url: str) -> None:
+    """A run that has ended stays so: the value can only become that of a fork, which is not made while the file is changed."""
+    head, store = journal.head, f"--store {shlex.quote(url)}"
+    if head.status not in ("done", "cancelled") and journal.undoing is None:
+        return
+    stands = f"is {head.status} and stays so" if journal.undoing is None or head.status == "cancelled" else "is being undone"
+    value = shlex.quote(f"{change.state or change.step_id}={change.value.decode()}")
+    edited = value if len(value) <= SHOWN else f"{change.state or change.step_id}=JSON"
+    fork = f"holdfast fork {head.run_id} --at {shlex.quote(change.step_id)} --edit {edited} {store}"
+    remedy = f"Put back what was recorded: holdfast check {head.run_id} --repair {store}; then branch it with your value: {fork}"
+    raise Refusal(f"{change.path} cannot be adopted: run {head.run_id!r} {stands}; nothing was changed. {remedy}")
+
+
+def _refuse_given_up(journal: Journal, changes: Sequence[Change], rows: Sequence[Row]) -> None:
+    """What an edit of an earlier step gave up does not count any more, though the history still tells of it."""
+    turns = [(row.seq, record_of(row)) for row in rows if row.kind in EDIT_KINDS]
+    for path, seq, step_id, _, state in changes:
+        behind = any(at > seq > getattr(record, "after", seq) for at, record in turns)
+        if step_id not in journal.histories or (state and behind):
+            what = f"state {state} at step {step_id}" if state else f"step {step_id}"
+            raise _UnfitError(path, f"{what} was superseded since, by an edit of an earlier step or as the run began anew")
 
 
 def _refuse_unfit(journal: Journal, changes: Sequence[Change], said: Word, fits: Callable[[str], object]) -> None:
@@ -101,7 +143,7 @@ def _refuse_unfit(journal: Journal, changes: Sequence[Change], said: Word, fits:
             continue
         history = journal.histories.get(step_id)
         if history is not None and history.outcome is not None and seq < history.outcome_seq:
-            raise _refusal(path, f"step {step_id} has another result since")
+            raise _UnfitError(path, f"step {step_id} has another result since")
         _step_edit(journal, step_id, value, said, fits=fits(step_id))
 
 
@@ -130,7 +172,3 @@ def _applied(engine: Engine, run_id: str, change: Change, said: Word, fits: Call
     if change.state:
         return edit_state(engine, run_id, value, at=change.step_id, name=change.state, said=said)
     return edit(engine, run_id, change.step_id, value, said=said, fits=fits(change.step_id))
-
-
-def _refusal(path: str, why: str) -> Refusal:
-    return Refusal(f"{path} cannot be adopted: {why}; nothing was changed. To put back what was recorded: holdfast check RUN --repair")
