@@ -98,7 +98,8 @@ def through(way: str, source: MemoryStore, target: Any, folder: Path, **more: An
     """From one store to another, directly or through a file."""
     if way == "store":
         return copied(source, target, **more)
-    copied(source, folder / "r.holdfast")
+    if not (folder / "r.holdfast").exists():
+        copied(source, folder / "r.holdfast")
     with hf.Holdfast(target) as app:
         return app.copy(folder / "r.holdfast", by="ann", **more)
 
@@ -119,6 +120,25 @@ def test_a_run_that_has_ended_comes_in_as_it_is(way: str, tmp_path: Path) -> Non
         assert app.check("r")[0].good
     again = copied(source, target)
     assert again.existed
+
+
+@WAYS
+@pytest.mark.parametrize("new_id", ["r", "r.f1", None])
+def test_no_copy_shares_a_key_with_its_source_or_another_copy(way: str, tmp_path: Path, new_id: str | None) -> None:
+    source, stores = begun(asking), [MemoryStore(), MemoryStore()]
+    copies = [through(way, source, store, tmp_path, new_id=new_id).new_id for store in stores]
+    assert [copied(source, store, new_id=new_id).existed for store in stores] == [True, True]
+    with hf.Holdfast(source) as app:
+        places = [(source, "r"), (source, app.fork("r", at=2)), *zip(stores, copies, strict=True)]
+    for store, run_id in places:
+        with suppress(hf.RunWaiting):
+            play(store, asking, run_id=run_id)
+        with hf.Holdfast(store) as app:
+            app.answer(run_id, "3", yes=True)
+        play(store, asking, run_id=run_id)
+    started = [[record for record in records(store, run_id) if isinstance(record, rec.StepStarted)] for store, run_id in places]
+    assert len({each[0].key for each in started}) == 1  # this was done before they went apart
+    assert len({each[-1].key for each in started}) == len(places)
 
 
 @WAYS

@@ -99,9 +99,14 @@ def test_a_state_that_grows_or_is_large_is_shown_as_a_whole(
 
 
 def test_an_imported_run_gets_a_file_for_each_row(store: FilesStore) -> None:
-    store.append([create("run", rows=TOGETHER + 5)])
-    assert len(views(store)) == TOGETHER + 5
-    assert store.load("run") == (head("run", TOGETHER + 5), [row(seq) for seq in range(1, TOGETHER + 6)])
+    store.append([create("run", rows=5)])
+    assert len(views(store)) == 5
+    assert store.load("run") == (head("run", 5), [row(seq) for seq in range(1, 6)])
+    store.append([onward("run", 5)])
+    assert len(views(store)) == 6
+    assert len(json.loads(views(store)[0].read_text())["rows"]) == 1
+    store.append([onward("run", 6, rows=TOGETHER + 5)])
+    assert len(views(store)) == 6 + TOGETHER + 5
 
 
 @pytest.mark.parametrize("left", ["nothing", "gone", "half", "zeros"])

@@ -302,7 +302,8 @@ def repair_page(mending: Mending, setting: Setting) -> Page:
     if mending.unreadable:
         unread = f"{count(mending.unreadable, 'record')} could not be read: an effect may have happened that is not known"
         page += [Line(f"{unread}. Look outside before it goes on", "bold red")]
-    following = f"holdfast resume {mending.run_id} --here APP.py" if mending.done else f"holdfast check {mending.run_id} --repair"
+    onward = f"show {mending.run_id}" if mending.status in ("done", "cancelled") else f"resume {mending.run_id} --here APP.py"
+    following = f"holdfast {onward}" if mending.done else f"holdfast check {mending.run_id} --repair"
     commands = ["holdfast inbox", following] if mending.done and mending.doubts else [following]
     return [*page, GAP, Line("Next:", "bold"), Commands([setting.command(command) for command in commands])]
 
@@ -310,5 +311,9 @@ def repair_page(mending: Mending, setting: Setting) -> Page:
 def _repair_facts(mending: Mending) -> list[Fact]:
     facts: list[Fact] = [("damage", f"at record {mending.bad_seq}: {mending.what}"), ("stays", f"records 1 to {mending.keeps}")]
     facts += [("goes back to", mending.checkpoint or "its beginning")] if mending.status == "blocked" else []
-    facts += [("moved aside", f"{count(mending.moved, 'record')} and the head as it was")]
+    if mending.files:
+        put = "is put back" if mending.done else "would be put back"
+        facts += [("files", f"what was recorded {put}; what was written there {'is' if mending.done else 'would be'} kept aside")]
+    if mending.moved or not mending.files:
+        facts += [("moved aside", f"{count(mending.moved, 'record')} and the head as it was")]
     return [*facts, ("stands as", mending.status)]

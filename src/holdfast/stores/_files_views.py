@@ -25,18 +25,20 @@ from holdfast.stores._safe_names import label, safe
 from holdfast.stores._sealed import Commit, Unreadable, opened, pretty, row_of, shown, with_seal, without_seal
 
 TOGETHER = 20
-"""A commit of more rows than this (an imported run) is shown as a file for each."""
+"""A commit of more rows than this is shown as a file for each; so is one with which a run comes in, moved, copied or as a fork."""
 VIEW = re.compile(r"(\d{6,})-[a-z0-9_.-]+\.json")
 NAMED = re.compile(rb'\{"name":"([^"\\]+)"')
 STATES = ("state.saved", "state.edited")
 TURNING = ("step.edited", "state.edited", "run.accepted", "run.forked", "run.continued")
 """Records behind which the states are others than those that were saved last."""
+SHOWN = 60
+"""Characters of a value in a message."""
 MOST_KNOWN = 1000
 """Runs of which it is remembered what their agents know."""
 
 CHANGED = (
-    "{path} is not what was recorded. If you edited it: holdfast edit {run_id} --adopt; to put back what was recorded: "
-    "holdfast check {run_id} --repair"
+    "{path} is not what was recorded, which is still there. If you edited it: holdfast edit {run_id} --adopt; to put back what was "
+    "recorded: holdfast check {run_id} --repair"
 )
 
 
@@ -83,7 +85,7 @@ class FileViews:
             if self._moved(key, pieces):
                 return
             if found is not None and _changed(found, content):
-                raise Damaged(run_id, seq, CHANGED.format(path=self._path(key, name), run_id=run_id))
+                raise Damaged(run_id, _record_in(found, content) or seq, CHANGED.format(path=self._path(key, name), run_id=run_id))
             self._write(key, name, content)
         self._refuse_orphans(run_id, pieces, there)
 
@@ -212,7 +214,8 @@ class FileViews:
 
 def views_of(first: int, data: bytes, commit: Commit) -> Iterator[tuple[str, bytes]]:
     """The files that show a commit: the same bytes under a name for people, or one for each of many rows."""
-    if len(commit.rows) <= TOGETHER and not commit.turn:
+    together = 1 if first == 1 else TOGETHER  # a run that begins here has one record first, one that comes in has several
+    if len(commit.rows) <= together and not commit.turn:
         yield f"{first:06d}-{_label(commit.rows[-1])}.json", data
         return
     for row in commit.rows:
@@ -294,16 +297,42 @@ def _read(path: str, now: bytes, content: bytes) -> HandEdit:
     except ValueError as error:
         return HandEdit(path, recorded, None, f"it is not JSON ({error})")
     try:
-        same = {**after, "rows": 0, "seal": 0} == {**before, "rows": 0, "seal": 0}
         rows = [row_of(each) for each in after["rows"]]
-        same = same and [_but_value(each) for each in after["rows"]] == [_but_value(each) for each in before["rows"]]
+        other = next(_differences(_but_values(before), _but_values(after)), "")
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         return HandEdit(path, recorded, None, f"it has other fields than it had ({error})")
-    return HandEdit(path, recorded, rows if same else None, "" if same else "more than the value of a result or state was changed")
+    if other:
+        return HandEdit(path, recorded, None, f"more than the value of a result or state was changed: {other}")
+    return HandEdit(path, recorded, rows, "")
 
 
-def _but_value(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: each for name, each in row.items() if name not in ("value", "value_text")}
+def _but_values(document: dict[str, Any]) -> dict[str, Any]:
+    """A view without what may be changed, its records by their numbers."""
+    rows = [{name: each for name, each in row.items() if name not in ("value", "value_text")} for row in document["rows"]]
+    return {**document, "rows": 0, "seal": 0} | {f"record {row['seq']}": row for row in rows}
+
+
+def _differences(was: Any, now: Any, where: str = "") -> Iterator[str]:
+    """Where a document is another one than it was, in words."""
+    if not (isinstance(was, dict) and isinstance(now, dict)):
+        if was != now:
+            yield f"{where} was {json.dumps(was)[:SHOWN]} and is {json.dumps(now)[:SHOWN]}"
+        return
+    for name in {**was, **now}:
+        at = f"{where}, {name}" if where else name
+        if name in was and name in now:
+            yield from _differences(was[name], now[name], at)
+        else:
+            yield f"{at} {'is gone' if name in was else 'was added'}"
+
+
+def _record_in(found: bytes, content: bytes) -> int:
+    """The first record of a view that somebody changed; 0 where that cannot be told."""
+    try:
+        pairs = zip(json.loads(content)["rows"], json.loads(found)["rows"], strict=False)
+        return next((int(was["seq"]) for was, now in pairs if was != now), 0)
+    except (LookupError, TypeError, ValueError):
+        return 0
 
 
 def _first(name: str) -> int:
