@@ -469,7 +469,32 @@ def test_asking_changes_nothing_in_postgres(careful: Server, admin: psycopg.Conn
 # --- the command ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("url", ["nowhere.db", "sqlite:////no/such/folder/runs.db", "unheard://of", "postgresql://ann:s3cret@127.0.0.1:1/x"])
+@pytest.mark.parametrize("place", ["runs.db", "new/runs.db", "runs/", "empty/"])
+def test_a_place_is_examined_before_there_is_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str) -> None:
+    (tmp_path / "empty").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    asked = ask(capsys, f"{tmp_path}/{place}")
+    assert asked.code == 1, "a path that was mistyped is never well"
+    for words in ("none yet", "file system", "hard links", "What a crash could cost here", "the power fails"):
+        assert words in asked.out
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(mount_of(SHM).kind != "tmpfs", reason="needs a tmpfs")
+def test_a_place_in_memory_is_told_before_there_is_a_store(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ask(capsys, str(SHM / f"holdfast-{secrets.token_hex(8)}.db"))
+    assert "it is in memory: all runs are gone when the machine restarts" in asked.out
+
+
+def test_a_store_that_is_not_named_here_must_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE", str(tmp_path / "runs.db"))
+    asked = ask(capsys)
+    assert (asked.code, "there is no store here (named by HOLDFAST_STORE)" in asked.err) == (2, True)
+
+
+@pytest.mark.parametrize("url", ["sqlite:////no/such/folder/runs.db", "unheard://of", "postgresql://ann:s3cret@127.0.0.1:1/x"])
 def test_a_store_that_cannot_be_opened_has_a_code_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:

@@ -82,6 +82,20 @@ def test_it_says_what_it_will_do_does_it_and_has_nothing_more_to_do(
     assert capsys.readouterr().out.startswith("nothing to do")
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_dry_run_says_no_to_a_user_who_may_not(
+    url: str, admin: psycopg.Connection[Any], schema: str, capsys: pytest.CaptureFixture[str], *, there: bool
+) -> None:
+    admin.execute(f"CREATE ROLE r_{schema} LOGIN".encode())
+    if there:
+        admin.execute(f"CREATE SCHEMA {schema}; GRANT USAGE ON SCHEMA {schema} TO r_{schema}".encode())
+    for words in (["--dry-run"], []):
+        assert main(["migrate", url.replace("postgres@", f"r_{schema}@"), *words]) == 5
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert f"{'ALTER' if there else 'CREATE'} SCHEMA {schema} {'OWNER TO' if there else 'AUTHORIZATION'} r_{schema}" in said.err
+
+
 def test_scripts_get_a_document_without_the_password(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["migrate", url.replace("postgres@", "postgres:hush@"), "--json"]) == 0
     out = capsys.readouterr().out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import psycopg
 import pytest
 
@@ -43,6 +45,37 @@ def test_a_password_that_is_written_as_it_is_does_not_become_a_host_that_is_show
 )
 def test_hosts_of_every_form_are_read(url: str, host: str) -> None:
     assert address_of(url).options["host"] == host
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ann:p@s3cret/w:rd@127.0.0.1/bank", "ann:s3cret#x@127.0.0.1/bank", "ann:s3@s3cret@127.0.0.1/bank", "ann:s3cret/x@127.0.0.1/bank",
+        "ann:x?s3cret=y@127.0.0.1/bank", "ann:s3cret/bank", "ann@127.0.0.1:s3cret/bank", "ann:x[s3cret@127.0.0.1/bank?unheard=of",
+        "127.0.0.1/bank?password=x&s3cret=y", "127.0.0.1/bank?password=x#s3cret", "ann:\u2100s3cret@h@127.0.0.1/bank",
+    ],
+)  # fmt: skip
+def test_of_a_url_that_can_be_read_in_two_ways_nothing_is_shown(url: str) -> None:
+    with pytest.raises(StoreError, match="%40 for @") as caught:
+        address_of(f"postgresql://{url}")
+    assert caught.value.store == "postgresql://..."
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_what_a_password_may_hold_as_it_is() -> None:
+    assert address_of("postgresql://ann:a:b$[c]*!@h/bank").options["password"] == "a:b$[c]*!"
+    assert address_of("postgresql://ann@h1:5432,h2:5433/bank").options["port"] == "5432,5433"
+    assert address_of("postgresql://ann@h1,h2:5433/bank").options["port"] == ",5433"
+
+
+def test_a_short_password_does_not_garble_what_is_said() -> None:
+    address = address_of("postgresql://ann:a@h/bank")
+    assert address.without_secrets("failed to resolve a host: 'a'") == "failed to resolve *** host: '***'"
+
+
+def test_a_word_that_is_not_known_is_named() -> None:
+    with pytest.raises(StoreError, match=r"'shema' behind the \? is not known \(did you mean schema\?\)"):
+        address_of("postgresql://ann@h/bank?shema=x")
 
 
 def test_a_socket_folder_is_shown() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import psycopg
 
 from holdfast.errors import StoreBusy, StoreDamaged, StoreError, StoreFailed, StoreFull, StoreReadOnly
@@ -13,7 +15,7 @@ BY_STATE: dict[str, Kinds] = {
     "28P01": (StoreError, "Check the user name and the password"),
     "28000": (StoreError, "Check the user name, and whether pg_hba.conf of the server lets it in"),
     "3D000": (StoreError, "Create the database, or write the name of another one"),
-    "42501": (StoreError, "Let the user of the store own its schema: CREATE SCHEMA holdfast AUTHORIZATION the_user"),
+    "42501": (StoreError, "{rights}"),
     "25006": (StoreReadOnly, "This is a standby, or its settings forbid writing. Use the primary"),
     "53100": (StoreFull, "Free some space on the server"),
     "53200": (StoreFailed, "The server has run out of memory"),
@@ -44,7 +46,34 @@ def from_postgres(error: psycopg.Error, address: Address) -> StoreError:
     if not remedy and isinstance(error, psycopg.OperationalError):
         remedy = UNREACHABLE
     said = address.without_secrets(error.diag.message_primary or str(error)).rstrip(".")
+    remedy = remedy.replace("{rights}", _rights(said, address))
     return kind(address.shown, f"{said}. {remedy}".rstrip(". ") if said else remedy)
+
+
+def owning(address: Address, *, there: bool) -> str:
+    """What lets the user of a store make its tables, and change them."""
+    make = f"ALTER SCHEMA {address.schema} OWNER TO" if there else f"CREATE SCHEMA {address.schema} AUTHORIZATION"
+    return f"Let the user of the store own its schema: {make} {_user(address)}. Or let another user make the tables: holdfast migrate"
+
+
+def granting(address: Address) -> str:
+    """What lets the user of a store work with tables that somebody else has made."""
+    schema, user = f"SCHEMA {address.schema}", _user(address)
+    return (
+        f"Let their owner grant them: GRANT USAGE ON {schema} TO {user}; GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN {schema} "
+        f"TO {user}; GRANT USAGE ON ALL SEQUENCES IN {schema} TO {user}"
+    )
+
+
+def _rights(said: str, address: Address) -> str:
+    if "for database" in said:
+        return owning(address, there=False)
+    return owning(address, there=True) if "for schema" in said or "must be owner" in said else granting(address)
+
+
+def _user(address: Address) -> str:
+    user = address.options.get("user", "the_user")
+    return user if re.fullmatch(r"[a-z_][a-z0-9_]*", user) else '"' + user.replace('"', '""') + '"'
 
 
 def passes(error: psycopg.Error) -> bool:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from holdfast.errors import StoreError, StoreForeign
 from holdfast.store import Store
@@ -60,13 +60,20 @@ def open_store(url: str | Path) -> Store:
     `sqlite:///runs.db` is relative to the working folder, `sqlite:////var/lib/runs.db` is absolute.
     """
     text = str(url)
+    kind, given = resolved(text)
+    opener = loaded(kind, text, kind.opener.partition(":")[2])
+    store: Store = opener() if kind.given == "nothing" else opener(given)
+    return store
+
+
+def resolved(text: str) -> tuple[Kind, str]:
+    """The kind of store that is meant, and what that is given; what names none, or cannot be one, is refused."""
     found = kind_of(text)
     if found is None:
         raise StoreError(_unknown(text), f"{_meant(text)}this names no store that is known; nothing was opened. Write {_known()}")
     kind, rest = found
     _refuse_mixed_up(kind, rest)
-    opener = _loaded(kind, text)
-    return opener() if kind.given == "nothing" else opener(text if kind.given == "url" else rest)
+    return kind, text if kind.given == "url" else rest
 
 
 def kind_of(text: str) -> tuple[Kind, str] | None:
@@ -137,10 +144,10 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def _loaded(kind: Kind, text: str) -> Callable[..., Store]:
-    module, _, name = kind.opener.partition(":")
+def loaded(kind: Kind, text: str, name: str) -> Callable[..., Any]:
+    """What the module of a kind calls so."""
     try:
-        opener: Callable[..., Store] = getattr(import_module(f"holdfast.stores.{module}"), name)
+        found: Callable[..., Any] = getattr(import_module(f"holdfast.stores.{kind.opener.partition(':')[0]}"), name)
     except ImportError as error:
         if not kind.extra:
             raise
@@ -148,7 +155,7 @@ def _loaded(kind: Kind, text: str) -> Callable[..., Store]:
             _unknown(text), f"this store needs {kind.library}, which cannot be loaded ({error}); nothing was opened. "
             f'Install it: pip install "holdfast[{kind.extra}]"'
         ) from error  # fmt: skip
-    return opener
+    return found
 
 
 def _known() -> str:

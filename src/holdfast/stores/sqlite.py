@@ -44,7 +44,7 @@ from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._sqlite_aside import found_head, found_rows, move, moved
 from holdfast.stores._sqlite_check import findings, pages, sealed, unsealed
 from holdfast.stores._sqlite_examined import examined
-from holdfast.stores._sqlite_file import ADDED, BUSY_LIMIT_MS, prepare
+from holdfast.stores._sqlite_file import ADDED, BUSY_LIMIT_MS, is_missing, prepare
 from holdfast.stores._sqlite_line import Line
 from holdfast.stores._sqlite_pruned import buried, compacted, forgotten, gaps, measured, removed, rewritten
 
@@ -105,6 +105,12 @@ STATUSES = """
 DAMAGED = "damaged"
 """The kind of a letter that is not what was posted."""
 UNSOUND = "the pages of the database are damaged, so nothing was changed. Keep a copy of all its files and restore a backup"
+
+
+def planned(path: str | Path) -> str:
+    """The URL of the store that opening would make at `path`; empty where something is there."""
+    there = Path(path).expanduser().absolute()
+    return f"sqlite:///{there}" if is_missing(there, f"sqlite:///{there}") else ""
 
 
 class SqliteStore:
