@@ -28,7 +28,7 @@ def test_no_secret_is_shown(url: str) -> None:
     assert "s@cret" not in address.without_secrets("it is s@cret")
 
 
-WRITTEN = ["my@s3cret", "s3cret@", "s3cret/x", "s3cret#x", "s3cret?x", "s3cret?connect_timeout=1", "12/s3cret", "s3cret[", "%s3cret"]
+WRITTEN = ["my@s3cret", "s3cret@", "s3cret/x", "s3cret#x", "s3cret?x", "s3cret?connect_timeout=1", "12/s3cret", "%s3cret"]
 
 
 @pytest.mark.parametrize("password", WRITTEN)
