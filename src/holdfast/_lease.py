@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from . import _records as rec
@@ -49,9 +49,21 @@ class Observer:
         self._store, self._clock, self._lease_s = store, clock, lease_s
         self._seen: dict[str, tuple[int, float]] = {}
 
+    @contextlib.contextmanager
+    def looking(self) -> Iterator[None]:
+        """A look at the store. One that fails or takes long says that the store was away: who was silent meanwhile was so without fault."""
+        began_s, whole = self._clock.monotonic_s(), False
+        try:
+            yield
+            whole = self._clock.monotonic_s() - began_s < self._lease_s / 3
+        finally:
+            if not whole:
+                self._seen.clear()
+
     def life_of(self, owner: str) -> Life:
         """Whether `owner` is proven dead, has been silent for the lease time, or must be taken for alive."""
-        pulse = self._store.pulse(owner)
+        with self.looking():
+            pulse = self._store.pulse(owner)
         if pulse is not None and pulse.dead:
             return "dead"
         beat, now_s = (pulse.beat if pulse else 0), self._clock.monotonic_s()

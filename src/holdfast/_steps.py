@@ -45,7 +45,9 @@ from .errors import (
     ReplayMismatch,
     ResultNotKept,
     RunInterrupted,
+    Stopped,
     StoreError,
+    StoreFailed,
     UndecodableResult,
     Undeliverable,
     WrongMode,
@@ -57,6 +59,13 @@ UNDONE_LIMIT = 20
 
 OURS = (Undeliverable, CircuitOpen, Drifted, Refused, NotKept, NestedStep, LostContext, WrongMode, NoRun, KeyReused, Misuse)
 """Errors of our own that a body may raise, and that come back as themselves."""
+
+
+IN_TIME_S = 0.5
+"""An intent that is acknowledged so quickly was in time, however short the lease is."""
+
+MOST_INTENTS = 20
+"""How often an intent is recorded at the most until it is acknowledged in time."""
 
 
 def life(call: Call) -> Life[Any]:
@@ -354,10 +363,21 @@ def _turned_away(call: Call, error: CircuitOpen, number: int) -> Life[Move]:
     return Attempt(number + 1)
 
 
+def _intended(call: Call, number: int) -> Life[None]:
+    """The intent. Where its acknowledgement took long, the run may be somebody else's by now, who found it: once more, then, and fenced."""
+    clock, in_time_s = call.run.clock, max(call.run.lease_s / 2, IN_TIME_S)
+    for _ in range(MOST_INTENTS):
+        began_s = clock.monotonic_s()
+        yield Commit((started(call, number),))
+        if clock.monotonic_s() - began_s < in_time_s:
+            return
+    raise Stopped(StoreFailed("the store", "it takes longer than half a lease to record anything; the effect was not begun"))
+
+
 def _carried_out(call: Call, number: int) -> Life[Move]:
     """Intent, body, outcome."""
     reach("effect.before_intent")
-    yield Commit((started(call, number),))
+    yield from _intended(call, number)
     reach("effect.after_intent")
     body = Body(call)
     call.started_at_us = call.run.clock.now_us()
