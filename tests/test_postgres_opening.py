@@ -122,6 +122,12 @@ def test_a_missing_database_is_said(postgres_url: str) -> None:
     assert "Create the database" in str(refusal(postgres_url.removesuffix("postgres") + "nowhere"))
 
 
+def test_a_missing_role_is_not_taken_for_a_missing_database(postgres_url: str) -> None:
+    error = refusal(postgres_url.replace("postgres@", "nobody_of_that_name@"))
+    assert "Check the user name" in str(error)
+    assert "Create the database" not in str(error)
+
+
 @pytest.mark.parametrize("bad", ["?schema=Robert'); DROP", "?schema=pg_catalog", "?schema=", "?unheard=of", ":port/db"])
 def test_a_url_that_cannot_be_read_is_refused(bad: str) -> None:
     refusal(f"postgresql://ann:{QUOTED}@{HOST}{bad}")

@@ -30,8 +30,10 @@ BY_WORDS: tuple[tuple[str, str], ...] = (
     ("password authentication failed", "28P01"),
     ("no password supplied", "28P01"),
     ("no pg_hba.conf entry", "28000"),
-    ("does not exist", "3D000"),
     ("too many clients", "53300"),
+    ("too many connections", "53300"),
+    ('role "', "28000"),
+    ("does not exist", "3D000"),
     ("remaining connection slots", "53300"),
 )
 """At the door libpq gives no state, only words."""
