@@ -69,6 +69,18 @@ def test_a_wrong_password_is_said_and_not_printed(postgres_url: str, admin: psyc
     assert "ann@" in error.store
 
 
+def test_a_password_that_is_not_in_the_url_comes_from_the_environment(
+    postgres_url: str, admin: psycopg.Connection[Any], schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.execute("DO $$ BEGIN CREATE ROLE ann LOGIN PASSWORD 'other'; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+    admin.execute(f"CREATE SCHEMA {schema} AUTHORIZATION ann".encode())
+    url = postgres_url.replace("postgres@", "ann@") + f"?schema={schema}"
+    monkeypatch.setenv("PGPASSFILE", os.devnull)
+    assert "Set PGPASSWORD, or put it into ~/.pgpass" in str(refusal(url))
+    monkeypatch.setenv("PGPASSWORD", "other")
+    open_store(url).close()
+
+
 def test_the_right_password_is_not_shown_either(postgres_url: str, admin: psycopg.Connection[Any], schema: str) -> None:
     role = f"r_{schema}"
     admin.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{SECRET}'; CREATE SCHEMA {schema} AUTHORIZATION {role}".encode())
