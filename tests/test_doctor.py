@@ -27,7 +27,7 @@ from holdfast.cli import main
 from holdfast.cli.doctor import doctor_page
 from holdfast.cli.page import plain
 from holdfast.store import Examined, Finding, Store
-from holdfast.stores import _examining, _postgres_examined, _sqlite_examined
+from holdfast.stores import _examining, _postgres_examined, _postgres_transaction, _sqlite_examined, postgres
 from holdfast.stores._file_system import Mount, mount_of
 from holdfast.stores._files_place import FilesPlace
 from holdfast.stores.files import FilesStore
@@ -420,6 +420,14 @@ def test_what_somebody_turned_off_is_told(
 def _until(true: Any) -> bool:
     """Whether it is true soon: a server takes a moment to read its settings."""
     return any(true() for _ in range(100))
+
+
+def test_the_connections_that_a_process_takes_are_those_of_the_page(postgres_store: PostgresStore) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "stores.md").read_text()
+    beside = 3  # one that writes, one for what is emitted, one that listens
+    assert beside + postgres.READERS + _postgres_transaction.SESSIONS == 15
+    assert "three as a rule, fifteen at the most" in page
+    assert found(postgres_store, "connections").meaning.endswith("three as a rule, fifteen at the most")
 
 
 def test_a_schema_of_somebody_else_is_told_with_the_remedy(careful: Server, admin: psycopg.Connection[Any]) -> None:

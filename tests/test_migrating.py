@@ -119,7 +119,9 @@ def test_tables_of_a_newer_version_are_refused_and_left(
 
 def test_a_file_is_up_to_date_once_it_is_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "runs.db"
-    assert main(["migrate", str(path)]) == 5
+    for words, named in ((["migrate", str(path)], "named on the command line"), (["migrate", "--store", str(path)], "named by --store")):
+        assert main(words) == 5
+        assert f"there is no store here ({named})" in " ".join(capsys.readouterr().err.split())
     assert not path.exists()
     open_store(path).close()
     capsys.readouterr()

@@ -69,6 +69,18 @@ def test_a_wrong_password_is_said_and_not_printed(postgres_url: str, admin: psyc
     assert "ann@" in error.store
 
 
+def test_a_password_that_is_not_in_the_url_comes_from_the_environment(
+    postgres_url: str, admin: psycopg.Connection[Any], schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.execute("DO $$ BEGIN CREATE ROLE ann LOGIN PASSWORD 'other'; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+    admin.execute(f"CREATE SCHEMA {schema} AUTHORIZATION ann".encode())
+    url = postgres_url.replace("postgres@", "ann@") + f"?schema={schema}"
+    monkeypatch.setenv("PGPASSFILE", os.devnull)
+    assert "Set PGPASSWORD, or put it into ~/.pgpass" in str(refusal(url))
+    monkeypatch.setenv("PGPASSWORD", "other")
+    open_store(url).close()
+
+
 def test_the_right_password_is_not_shown_either(postgres_url: str, admin: psycopg.Connection[Any], schema: str) -> None:
     role = f"r_{schema}"
     admin.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{SECRET}'; CREATE SCHEMA {schema} AUTHORIZATION {role}".encode())
@@ -120,6 +132,12 @@ def test_an_unreachable_host_is_said_at_once() -> None:
 
 def test_a_missing_database_is_said(postgres_url: str) -> None:
     assert "Create the database" in str(refusal(postgres_url.removesuffix("postgres") + "nowhere"))
+
+
+def test_a_missing_role_is_not_taken_for_a_missing_database(postgres_url: str) -> None:
+    error = refusal(postgres_url.replace("postgres@", "nobody_of_that_name@"))
+    assert "Check the user name" in str(error)
+    assert "Create the database" not in str(error)
 
 
 @pytest.mark.parametrize("bad", ["?schema=Robert'); DROP", "?schema=pg_catalog", "?schema=", "?unheard=of", ":port/db"])

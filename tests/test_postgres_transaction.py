@@ -327,6 +327,8 @@ def test_a_body_that_commits_by_itself_is_told(postgres_store: PostgresStore, ta
         hf.connection().execute(INSERT.encode(), (how,))
         if how == "commit()":
             hf.connection().commit()
+        if how == "rollback()":
+            hf.connection().rollback()
         hf.connection().execute("COMMIT")
         if how == "and goes on":
             hf.connection().execute("BEGIN")
@@ -339,8 +341,9 @@ def test_a_body_that_commits_by_itself_is_told(postgres_store: PostgresStore, ta
         for how in ("COMMIT", "and goes on"):
             with pytest.raises(hf.Misuse, match="ended its transaction by itself"):
                 app.run(agent, how)
-        with pytest.raises(hf.StepFailed, match="forbidden"):
-            app.run(agent, "commit()")
+        for how in ("commit()", "rollback()"):
+            with pytest.raises(hf.StepFailed, match="forbidden"):
+                app.run(agent, how)
     assert booked(table) == ["COMMIT", "and goes on"]
 
 

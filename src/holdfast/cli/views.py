@@ -108,12 +108,13 @@ def in_words(run: RunView) -> tuple[str, str]:
         case "cancelled":
             text = f"cancelled {run.note}{f'; step {run.current.step_id} stays in doubt' if run.current else ''}"
         case _:
-            text = run.status
+            text = f"{run.status} {run.note}" if run.status in ("moved", "moving") else run.status
     return text, STATUS_STYLES.get(run.status, "")
 
 
 def _after(note: str) -> str:
-    return f": {note}" if note else ""
+    """What was said last, behind where the run stands; of one that was moved here, where it came from."""
+    return f"; it came {note}" if note.startswith("from ") else f": {note}" if note else ""
 
 
 def _run_facts(run: RunView, now_us: int) -> list[Fact]:
@@ -215,7 +216,7 @@ def checkpoint_page(view: CheckpointView, setting: Setting) -> Page:
     facts += [("took", duration(line.duration_s))] if line.duration_s is not None else []
     facts += [("key", line.key)] if line.key else []
     facts += [("arguments", as_json(view.arguments))] if view.arguments is not None else []
-    facts += [_outcome(view)]
+    facts += [_outcome(view), *([("edited", view.edited)] if view.edited else [])]
     facts += [(f"saved {name}", as_json(value)) for name, value in view.partial.items()]
     facts += [("usage", as_json(each)) for each in view.usage]
     facts += [(_state_label(name), as_json(value)) for name, value in view.state.items()]

@@ -11,8 +11,11 @@ from holdfast.stores._postgres_address import Address
 
 Kinds = tuple[type[StoreError], str]
 
+UNSAID = "unsaid"
+"""A state of ours: no password was given. The server has only one for a wrong one."""
 BY_STATE: dict[str, Kinds] = {
     "28P01": (StoreError, "Check the user name and the password"),
+    UNSAID: (StoreError, "Set PGPASSWORD, or put it into ~/.pgpass, or into the URL: commands that were printed have none"),
     "28000": (StoreError, "Check the user name, and whether pg_hba.conf of the server lets it in"),
     "3D000": (StoreError, "Create the database, or write the name of another one"),
     "42501": (StoreError, "{rights}"),
@@ -28,15 +31,17 @@ BY_STATE: dict[str, Kinds] = {
 }
 BY_WORDS: tuple[tuple[str, str], ...] = (
     ("password authentication failed", "28P01"),
-    ("no password supplied", "28P01"),
+    ("no password supplied", UNSAID),
     ("no pg_hba.conf entry", "28000"),
-    ("does not exist", "3D000"),
     ("too many clients", "53300"),
+    ("too many connections", "53300"),
+    ('role "', "28000"),
+    ("does not exist", "3D000"),
     ("remaining connection slots", "53300"),
 )
 """At the door libpq gives no state, only words."""
 UNREACHABLE = "The server cannot be reached, or hung up. Check that it runs, and the host and the port"
-LASTING = frozenset({"28P01", "28000", "3D000", "42501"})
+LASTING = frozenset({"28P01", UNSAID, "28000", "3D000", "42501"})
 """What waiting does not change."""
 
 

@@ -49,6 +49,8 @@ KINDS: tuple[Kind, ...] = (
 )  # fmt: skip
 
 SUGGESTED = "did you mean {}? As it stands, "
+ARCHIVE, PACKED = ".holdfast", (".zip", ".tar", ".gz", ".tgz", ".7z")
+DATABASE = b"SQLite format 3\0"
 MOST_SHOWN = 200
 LIKELY = 0.7
 """How alike a scheme must be to one that there is, to be suggested: between 0 and 1."""
@@ -122,6 +124,12 @@ def _is_file(text: str) -> bool:
     return False
 
 
+def _is_database(text: str) -> bool:
+    with contextlib.suppress(OSError), Path(text).expanduser().open("rb") as file:
+        return file.read(len(DATABASE)) == DATABASE
+    return False
+
+
 def _refuse_mixed_up(kind: Kind, rest: str) -> None:
     """A folder where a file is expected, a file where a folder is, and what no file system can name."""
     if kind.given == "file" and _is_folder(rest):
@@ -174,6 +182,12 @@ def _meant(text: str) -> str:
 
 
 def _meant_path(text: str) -> str:
+    if text.endswith(ARCHIVE):
+        return "this is the name of an archive, which holdfast copy writes, and reads back into a store; "
+    if text.endswith(PACKED):
+        return f"the name of an archive, which holdfast copy writes, ends in {ARCHIVE}; "
+    if _is_file(text) and not _is_database(text):
+        return "this is a file, and no database; "
     return SUGGESTED.format(f"{SQLITE}{text}" if Path(text).suffix else f"{text}.db, or {text}/")
 
 
