@@ -444,6 +444,7 @@ def test_under_git_the_runs_are_kept_and_not_what_the_processes_need_that_are_at
     store.append([create("run")])
     store.post("run", "message", b"{}", 1)
     store.publish("run", b"token")
+    store.sweep_blobs(0)
     subprocess.run(["git", "init", "-q", folder], check=True)
     told = subprocess.run(["git", "-C", folder, "status", "--porcelain"], check=True, capture_output=True, text=True).stdout
     assert sorted(told.split()[1::2]) == [".gitignore", "holdfast.json", "letters/", "runs/"]

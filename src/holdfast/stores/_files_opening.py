@@ -14,7 +14,7 @@ from holdfast.stores._sealed import Unreadable, with_seal, without_seal
 
 ABOUT = "holdfast.json"
 UNVERSIONED = ".gitignore"
-PASSING = b"# of the processes that are at work now, not of the runs\nowners/\n.locks/\n.live/\n.half-written/\n"
+PASSING = b"# of the processes that are at work now, not of the runs\nowners/\n.locks/\n.live/\n.half-written/\n.sweep-lock\n"
 """What a folder under git does not keep."""
 
 
