@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shlex
@@ -90,6 +91,8 @@ def test_a_changed_result_becomes_an_edit_with_an_author_and_the_run_goes_on(app
     assert adopted(app).startswith("adopted: step 1.")
     edited = [line for line in app.history("r") if "edited" in line.state]
     assert [(line.step_id, "ann" in line.note, "650" in line.note) for line in edited] == [("1", True, True)]
+    (view,) = (tmp_path / "runs/runs/r/journal").glob("*-search-edited.json")
+    assert [row["value"] for row in json.loads(view.read_text())["rows"] if row["kind"] == "step.edited"] == [{"cents": 650}]
     assert app.run(buy, "o", run_id="r") == "r-650 6 1"
     assert shop.charged == [650]
     assert [verdict.good for verdict in app.check()] == [True]

@@ -150,6 +150,17 @@ def test_what_somebody_changed_is_found_and_named_with_its_path(store: FilesStor
     assert store.load("other") is not None
 
 
+def test_records_that_were_doubled_or_changed_places_are_no_values(store: FilesStore) -> None:
+    store.append([create("run")])
+    store.append([onward("run", 1, rows=2)])
+    view = views(store)[1]
+    was = json.loads(view.read_text())
+    for rows in ([*was["rows"], was["rows"][1]], was["rows"][::-1], was["rows"][:1]):
+        view.write_text(json.dumps({**was, "rows": rows}))
+        (found,) = store.edited("run")
+        assert (found.now, "more than the value" in found.why) == (None, True)
+
+
 def test_what_was_changed_is_put_back_and_kept_aside(store: FilesStore) -> None:
     store.append([Append("run", 0, 0, [row(1, value=b'{"a":1}')], head("run", 1))])
     (view,) = views(store)

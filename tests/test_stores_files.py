@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -436,6 +437,20 @@ def test_on_a_network_file_system_no_lock_proves_a_death(tmp_path: Path, monkeyp
         owner.close()
         assert observer.pulse("me") == (1, dead)
         observer.close()
+
+
+def test_under_git_the_runs_are_kept_and_not_what_the_processes_need_that_are_at_work(store: FilesStore, folder: Path) -> None:
+    store.enroll("me")
+    store.append([create("run")])
+    store.post("run", "message", b"{}", 1)
+    store.publish("run", b"token")
+    store.sweep_blobs(0)
+    subprocess.run(["git", "init", "-q", folder], check=True)
+    told = subprocess.run(["git", "-C", folder, "status", "--porcelain"], check=True, capture_output=True, text=True).stdout
+    assert sorted(told.split()[1::2]) == [".gitignore", "holdfast.json", "letters/", "runs/"]
+    (folder / ".gitignore").write_text("mine")
+    FilesStore(folder).close()
+    assert (folder / ".gitignore").read_text() == "mine"
 
 
 def test_the_names_of_a_run_are_what_is_documented(store: FilesStore, folder: Path) -> None:

@@ -13,6 +13,9 @@ from holdfast.stores._os_errors import os_errors, refuse_nowhere, refuse_unwrita
 from holdfast.stores._sealed import Unreadable, with_seal, without_seal
 
 ABOUT = "holdfast.json"
+UNVERSIONED = ".gitignore"
+PASSING = b"# of the processes that are at work now, not of the runs\nowners/\n.locks/\n.live/\n.half-written/\n.sweep-lock\n"
+"""What a folder under git does not keep."""
 
 
 def prepared(path: Path, url: str) -> FilesPlace:
@@ -28,6 +31,7 @@ def prepared(path: Path, url: str) -> FilesPlace:
     _refuse_unlinkable(path / HALF_WRITTEN, url)
     if not place.has(ABOUT):
         place.create(ABOUT, with_seal({"store": "holdfast", "format": FORMAT, "id": secrets.token_hex(16)}))
+        place.create(UNVERSIONED, PASSING)
     _refuse_unknown(place)
     return place
 

@@ -307,9 +307,10 @@ def _read(path: str, now: bytes, content: bytes) -> HandEdit:
 
 
 def _but_values(document: dict[str, Any]) -> dict[str, Any]:
-    """A view without what may be changed, its records by their numbers."""
+    """A view without what may be changed, its records by their numbers, and in which order they stand."""
     rows = [{name: each for name, each in row.items() if name not in ("value", "value_text")} for row in document["rows"]]
-    return {**document, "rows": 0, "seal": 0} | {f"record {row['seq']}": row for row in rows}
+    others = {name: each for name, each in document.items() if name not in ("rows", "seal")}
+    return others | {f"record {row['seq']}": row for row in rows} | {"rows": [row["seq"] for row in rows]}
 
 
 def _differences(was: Any, now: Any, where: str = "") -> Iterator[str]:
