@@ -19,6 +19,7 @@ from holdfast.errors import Refusal, StoreFailed
 from holdfast.stores.memory import MemoryStore
 
 did: list[str] = []
+keys: list[str] = []
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +30,7 @@ def _fresh() -> None:
 @hf.effect(in_doubt="ask")
 def pay(what: str) -> str:
     did.append(what)
+    keys.append(hf.key())
     if what == "unclear":
         raise RuntimeError("reset by peer")
     return f"paid {what}"
@@ -140,6 +142,20 @@ def test_an_unfinished_run_comes_in_as_a_fork_and_both_go_on(way: str, tmp_path:
         results.append(play(store, asking, run_id=run_id))
     assert results == [["a picture", "paid a", True, "paid b"]] * 2
     assert did == ["a", "b", "b"]
+
+
+def test_two_forks_of_one_archive_in_two_places_have_keys_of_their_own(tmp_path: Path) -> None:
+    copied(begun(asking), tmp_path / "r.holdfast")
+    keys.clear()
+    for folder in ("a.db", "b.db"):
+        with hf.Holdfast(tmp_path / folder) as app:
+            found = app.copy(tmp_path / "r.holdfast", by="ann")
+            assert (found.new_id, app.copy(tmp_path / "r.holdfast", by="ann").existed) == ("r.f1", True)
+            with suppress(hf.RunWaiting):
+                app.run(asking, run_id="r.f1", wait=False)
+            app.answer("r.f1", "3", yes=True)
+            app.run(asking, run_id="r.f1")
+    assert len(keys) == len(set(keys)) == 2
 
 
 def test_the_fork_of_a_failed_run_tries_again_what_failed() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ Effects: TypeAlias = Literal["ask", "reuse", "repeat"]
 
 BEGINNING = "0"
 """The point before the first step, of this generation where the run has begun anew."""
+COPIED = "@"
+"""Behind the id of a fork that came from another store, in the root of its keys: what makes those its own."""
 
 STATE = "state."
 """Part of the name of every state object."""
@@ -372,8 +375,9 @@ def _made(
     *, at: str, after: int, said: Word, untouched: bool = False, parent: dict[str, str] | None = None, blobs: Sequence[str] | None = None,
 ) -> Forked | None:  # fmt: skip
     """The fork under this id; None where another run has it or, if it must be `untouched`, where somebody has gone on with it."""
+    origin = new_id if blobs is None else f"{new_id}{COPIED}{secrets.token_hex(8)}"  # another store may have a fork of that id too
     forked = rec.RunForked(
-        source=journal.head.run_id, at=at, after=after, origin=new_id, by=said.by, reason=said.reason, effects=said.effects,
+        source=journal.head.run_id, at=at, after=after, origin=origin, by=said.by, reason=said.reason, effects=said.effects,
         value=_known(rows, journal, after),
     )  # fmt: skip
     if engine.store.head(new_id) is None:
@@ -463,17 +467,22 @@ def _is_there(engine: Engine, new_id: str, own: Sequence[rec.Record], *, untouch
     except Damaged:
         return False
     made = [record_of(row) for row in found[1]]
-    first = next((index for index, record in enumerate(made) if isinstance(record, rec.RunForked) and record.origin == new_id), 0)
+    first = next((index for index, record in enumerate(made) if isinstance(record, rec.RunForked) and _id_in(record) == new_id), 0)
     edits = list(takewhile(lambda record: getattr(record, "in_fork", False), made[first + 1 :]))
     same = [_bare(record) for record in [made[first], *edits]] == [_bare(record) for record in own]
     return same and not (untouched and len(made) > first + len(own))
+
+
+def _id_in(forked: rec.RunForked) -> str:
+    """The id that a fork was made under."""
+    return forked.origin.partition(COPIED)[0]
 
 
 def _bare(record: rec.Record) -> rec.Record:
     """A record without what the source may have done meanwhile, and without the place at which it came to stand."""
     match record:
         case rec.RunForked():
-            return record.but(value=None, after=0)
+            return record.but(value=None, after=0, origin=_id_in(record))
         case rec.StepEdited() | rec.StateEdited():
             return record.but(after=0)
     return record
