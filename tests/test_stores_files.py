@@ -334,7 +334,7 @@ def test_a_run_that_lost_its_commits_is_not_begun_anew(store: FilesStore, folder
     if gone == "journal":
         assert fresh.load("run") == (head("run", 1), [row(1)])
     else:
-        with pytest.raises((Damaged, StoreDamaged)):
+        with pytest.raises(StoreDamaged, match="Restore a backup, or move"):
             fresh.append([create("run")])
     fresh.close()
 
@@ -362,6 +362,38 @@ def test_what_the_tools_of_a_person_leave_in_a_folder_is_not_ours(store: FilesSt
     assert fresh.load("run") == (head("run", 2), [row(1), row(2)])
     assert listed(fresh, Query()) == ["run"]
     fresh.close()
+
+
+@pytest.mark.parametrize("name", ["{}.bak", "{}-copy", "{} (copy)", "sealed-backup", "sealed-9999-old"])
+def test_a_copy_of_the_commits_that_a_person_made_beside_them_is_not_the_run(store: FilesStore, folder: Path, name: str) -> None:
+    store.append([create("run")])
+    generation = sealed_files(folder)[0].parent
+    shutil.copytree(generation, generation.with_name(name.format(generation.name)))
+    assert store.append([onward("run", 1)]) == [None]
+    fresh = FilesStore(folder)
+    assert fresh.load("run") == (head("run", 2), [row(1), row(2)])
+    assert fresh.append([onward("run", 1)]) == [Stale(head("run", 2))]
+    fresh.close()
+
+
+@pytest.mark.parametrize("name", ["run-2", "run copy"])
+def test_a_copy_of_a_whole_run_that_a_person_made_is_not_listed_as_a_second_one(store: FilesStore, folder: Path, name: str) -> None:
+    store.append([create("run")])
+    shutil.copytree(folder / "runs/run", folder / "runs" / name)
+    fresh = FilesStore(folder)
+    assert listed(fresh, Query()) == listed(fresh, Query(after="")) == ["run"]
+    fresh.close()
+
+
+def test_what_is_no_letter_is_not_taken_for_one(store: FilesStore, folder: Path) -> None:
+    unowned = create("run")
+    store.append([unowned._replace(head=unowned.head._replace(owner=None))])
+    number = store.post("run", "k", b"", 1)
+    (folder / "letters/run/.DS_Store").write_bytes(b"a viewer's")
+    assert [letter.letter_id for letter in store.letters(["run"])] == [number]
+    assert store.append([onward("run", 1, takes=[number])]) == [None]
+    assert listed(store, Query(addressed=True)) == []
+    assert store.post("run", "k", b"", 1) > number
 
 
 def test_a_repair_takes_what_a_view_still_holds(store: FilesStore, folder: Path) -> None:

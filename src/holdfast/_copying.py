@@ -193,11 +193,10 @@ def _there(store: Store, packed: Packed) -> bool:
 
 
 def _with_gap(engine: Engine, packed: Packed) -> bool:
-    """A run from whose middle a prune has dropped records; what it refers to is told by its last record, put in behind the others."""
-    store, head = engine.store, packed.head
-    if packed.blobs is not None and packed.blobs.blob_refs(head.run_id):
-        raise Refusal(f"records of run {head.run_id!r} were pruned, and it has artifacts: it cannot be copied as it is. Move it instead")
-    return put_in_place(store, Repair(head.run_id, None, (), packed.rows, head, engine.clock.now_us(), "copy", f"from {packed.place}"))
+    """A run from whose middle a prune has dropped records."""
+    head, at_us, why = packed.head, engine.clock.now_us(), f"from {packed.place}"
+    refs = tuple(packed.blobs.blob_refs(head.run_id)) if packed.blobs is not None else ()
+    return put_in_place(engine.store, Repair(head.run_id, None, (), packed.rows, head, at_us, "copy", why, refs))
 
 
 def _as_fork(engine: Engine, packed: Packed, ordered: Ordered, at: str, watch: Watch) -> Forked:

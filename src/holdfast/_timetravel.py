@@ -37,7 +37,6 @@ Effects: TypeAlias = Literal["ask", "reuse", "repeat"]
 
 BEGINNING = "0"
 """The point before the first step, of this generation where the run has begun anew."""
-
 STATE = "state."
 """Part of the name of every state object."""
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast._packing import Fetch, Key, Known, Unpacker
-from holdfast.errors import Damaged, StoreError
+from holdfast.errors import Damaged, StoreDamaged, StoreError
 from holdfast.store import HandEdit, Row
 from holdfast.stores._files_place import FilesPlace
 from holdfast.stores._journal_runs import RUNS, Piece, Runs, new_token, seq_name
@@ -39,6 +39,10 @@ MOST_KNOWN = 1000
 CHANGED = (
     "{path} is not what was recorded, which is still there. If you edited it: holdfast edit {run_id} --adopt; to put back what was "
     "recorded: holdfast check {run_id} --repair"
+)
+GONE = (
+    "the sealed commits of run {run_id!r} are gone, and {path} still tells of them; nothing was changed. Restore a backup, or move the "
+    "folder of that run away"
 )
 
 
@@ -150,6 +154,8 @@ class FileViews:
                 continue
             if self._told(run_id, name, pieces) and not self._moved(safe(run_id), pieces):
                 path = self._path(safe(run_id), name)
+                if not pieces:
+                    raise StoreDamaged(self._place.url, GONE.format(path=path, run_id=run_id))
                 raise Damaged(run_id, last + 1, f"its sealed commit is missing, of which {path} still tells")
 
     def _told(self, run_id: str, name: str, pieces: Sequence[Piece]) -> Commit | None:

@@ -19,6 +19,8 @@ from holdfast.stores._sealed import Commit, Unreadable, opened, sealed, with_sea
 
 RUNS = "runs/"
 SEALED = "sealed-"
+GENERATION = re.compile(r"sealed-[0-9]{4,}-[0-9a-f]{16}/?")
+"""The folder of a generation; one that a person has copied beside it has another name, and is none."""
 NAME = re.compile(r"[0-9]{12,}\.json")
 MOST_KNOWN = 20_000
 """Runs of which it is remembered where they stand, so that a look whether they still do is enough."""
@@ -165,7 +167,7 @@ class Runs:
         """The commits of the generation in which the run lives, in order; none where there is no such run."""
         before, folders = None, list[str]()
         while folders != before:  # where it has changed, the run may have moved on between the look into one and into the next
-            before, folders = folders, [f"{RUNS}{key}/{name}" for name in self.place.names(f"{RUNS}{key}/") if name.startswith(SEALED)]
+            before, folders = folders, [f"{RUNS}{key}/{name}" for name in self.place.names(f"{RUNS}{key}/") if GENERATION.fullmatch(name)]
             for number, generation in reversed(list(enumerate(folders))):
                 names = self._commits(generation)
                 if names:

@@ -61,13 +61,15 @@ def set_aside(runs: Runs, repair: Repair) -> bool:
     standing, pieces, good = runs.standing(repair.run_id), _mended(runs, repair.run_id), set(repair.good)
     if standing is None or repair.found is None or _found_head(runs, repair.run_id, pieces) != repair.found:
         return False
+    if runs.held(safe(repair.run_id), repair.refs):
+        return False
     told = {"at_us": repair.at_us, "by": repair.by, "why": repair.why}
     bad = [row for piece in pieces if piece.commit for row in piece.commit.rows if row not in good]
     kept = [{**told, "what": "row", "fields": shown(row)} for row in bad]
     unread = [(piece.name, base64.b64encode(piece.data).decode()) for piece in pieces if piece.commit is None]
     kept += [{**told, "what": "file", "name": name, "data": data} for name, data in unread]
     kept.append({**told, "what": "head", "fields": repair.found._asdict() | {"digest": repair.found.digest.hex()}})
-    commit = Commit([*repair.good, *repair.rows], repair.head, new_token(), standing.taken, aside=kept)
+    commit = Commit([*repair.good, *repair.rows], repair.head, new_token(), standing.taken, repair.refs, aside=kept)
     return _turn(runs, repair.run_id, standing, commit)
 
 

@@ -236,7 +236,10 @@ class SqliteStore:
         with self._writer.transaction() as cursor:
             if not sound:
                 cursor.execute("REINDEX")
-            went_in = move(cursor, repair)
+            lacks = repair.refs and blobs.missing(cursor, self._blobs, repair.run_id, repair.refs)
+            went_in = not lacks and move(cursor, repair)
+            if went_in and repair.refs:
+                blobs.refer(cursor, repair.run_id, repair.refs)
             if not sound and (problems := pages(cursor)):
                 raise StoreDamaged(self.url, f"{UNSOUND} ({problems[0]})")
             return went_in
