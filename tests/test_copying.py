@@ -143,6 +143,17 @@ def test_no_copy_shares_a_key_with_its_source_or_another_copy(way: str, tmp_path
     assert len({each[-1].key for each in started}) == len(places)
 
 
+def test_forks_of_a_copy_and_of_its_source_share_no_key_either() -> None:
+    source, target = begun(asking), MemoryStore()
+    copied(source, target, new_id="r")
+    origins = []
+    for store in (source, target):
+        with hf.Holdfast(store) as app:
+            assert app.fork("r", at=2) == "r.f1"
+        origins += [record.origin for record in records(store, "r.f1") if isinstance(record, rec.RunForked)][-1:]
+    assert len(set(origins)) == 2
+
+
 @WAYS
 def test_an_unfinished_run_comes_in_as_a_fork_and_both_go_on(way: str, tmp_path: Path) -> None:
     source, target = begun(asking), MemoryStore()

@@ -336,11 +336,11 @@ def test_letters_that_nobody_took_are_told_once_they_are_old(stage: Stage) -> No
     now_us = time.time_ns() // 1000
     with closing(open_store(stage.store)) as store:
         assert found(store, "letters nobody took").value == "none"
-        store.post("waiting", "message", b"{}", now_us - 60_000_000)
+        store.post("waiting", "message", b"{}", now_us - 20 * 60_000_000)
         young = found(store, "letters nobody took")
         store.post("waiting", "message", b"{}", now_us - 3 * 3_600_000_000)
         old = found(store, "letters nobody took")
-    assert (young.grade, young.value) == ("ok", "1, the oldest since 60 seconds")
+    assert (young.grade, young.value) == ("ok", "1, the oldest since 20 minutes")
     assert (old.grade, old.value, "waiting" in old.meaning) == ("warn", "2, the oldest since 3 hours", True)
 
 

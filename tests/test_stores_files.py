@@ -396,17 +396,26 @@ def test_what_is_no_letter_is_not_taken_for_one(store: FilesStore, folder: Path)
     assert store.post("run", "k", b"", 1) > number
 
 
-def test_a_repair_takes_what_a_view_still_holds(store: FilesStore, folder: Path) -> None:
-    store.append([create("run")])
-    store.append([onward("run", 1)])
+@pytest.mark.parametrize("came_in", [1, 3])
+def test_a_repair_takes_what_a_view_still_holds(store: FilesStore, folder: Path, came_in: int) -> None:
+    store.append([create("run", rows=came_in)])
+    store.append([onward("run", came_in)])
     sealed_files(folder)[0].write_bytes(b"{}")
-    fresh = FilesStore(folder)
-    found, rows = fresh.found("run")
-    assert (found, rows) == (head("run", 2), [row(1), row(2)])
-    assert fresh.set_aside(repair("run", rows=2, good=2)._replace(rows=(), head=head("run", 2)))
-    assert fresh.load("run") == (head("run", 2), [row(1), row(2)])
-    assert fresh.append([onward("run", 2)]) == [None]
+    fresh, last = FilesStore(folder), came_in + 1
+    expected = head("run", last), [row(seq) for seq in range(1, last + 1)]
+    assert fresh.found("run") == expected
+    assert fresh.set_aside(repair("run", rows=last, good=last)._replace(rows=(), head=head("run", last)))
+    assert fresh.load("run") == expected
+    assert fresh.append([onward("run", last)]) == [None]
     fresh.close()
+
+
+def test_a_view_that_is_missing_too_is_not_made_up(store: FilesStore, folder: Path) -> None:
+    store.append([create("run", rows=3)])
+    store.append([onward("run", 3)])
+    sealed_files(folder)[0].write_bytes(b"{}")
+    next(folder.glob("runs/run/journal/000002-*")).unlink()
+    assert store.found("run")[1] == [row(4)]
 
 
 # --- opening -------------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def new_origin(run_id: str) -> str:
 
 
 def origin_below(origin: str, child: str) -> str:
-    """The root of the keys of a child, which then has a namesake too."""
+    """The root of the keys of a run that comes of another one, as its child or fork: it then may have a namesake too."""
     _, mark, token = origin.partition("@")
     return f"{child}{mark}{token}"
 

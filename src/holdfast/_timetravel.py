@@ -375,8 +375,8 @@ def _made(
 ) -> Forked | None:  # fmt: skip
     """The fork under this id; None where another run has it or, if it must be `untouched`, where somebody has gone on with it."""
     forked = rec.RunForked(
-        source=journal.head.run_id, at=at, after=after, origin=origin or new_id, by=said.by, reason=said.reason, effects=said.effects,
-        value=_known(rows, journal, after),
+        source=journal.head.run_id, at=at, after=after, origin=origin or origin_below(_root(journal), new_id), by=said.by,
+        reason=said.reason, effects=said.effects, value=_known(rows, journal, after),
     )  # fmt: skip
     if engine.store.head(new_id) is None:
         append = _sealed(engine, new_id, _copied(rows, journal, after, parent or {}), [forked, *corrections])
@@ -390,6 +390,12 @@ def _made(
             gone, remedy = stale.missing[0][:12], f"See holdfast check {journal.head.run_id}, or fork at a step before it"
             raise Refusal(f"artifact {gone} of run {journal.head.run_id!r} is not there any more; nothing was changed. {remedy}")
     return Forked(new_id, existed=True) if _is_there(engine, new_id, [forked, *corrections], untouched=untouched) else None
+
+
+def _root(journal: Journal) -> str:
+    """What the keys of a run derive from."""
+    started = journal.started
+    return journal.forked.origin if journal.forked is not None else started.origin if started is not None else ""
 
 
 def _blobs_of(engine: Engine, source: str) -> list[str]:

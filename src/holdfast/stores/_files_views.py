@@ -111,7 +111,21 @@ class FileViews:
                 behind = at > pieces[-1].first() and self._told(run_id, name, pieces) is None
                 if commit is not None and commit[1].head.run_id == run_id and not behind and not _within(commit[1], pieces):
                     found[at] = Piece(pieces[-1].generation() + seq_name(at), *commit)
-        return [found[at] for at in sorted(found)]
+        kept = [found[at] for at in sorted(found)]
+        return [self._pieced(run_id, piece, following) for piece, following in zip(kept, [*kept[1:], None], strict=True)]
+
+    def _pieced(self, run_id: str, piece: Piece, following: Piece | None) -> Piece:
+        """A commit that cannot be read, put together from views of one record each; its head is only known by the commit behind it."""
+        if piece.commit is not None or following is None or following.commit is None:
+            return piece
+        folder, first, end = f"{RUNS}{safe(run_id)}/journal/", max(1, piece.first()), following.first()
+        names = [name for name in self._place.names(folder) if VIEW.fullmatch(name) and first <= _number(name) < end]
+        rows = [row for name in names for row in _rows_shown(run_id, self._place.read(folder + name))]
+        rows.sort(key=lambda row: row.seq)
+        if [row.seq for row in rows] != list(range(first, end)):
+            return piece
+        head = following.commit.head._replace(epoch=rows[-1].epoch, seq=rows[-1].seq, digest=rows[-1].digest)
+        return piece._replace(commit=Commit(rows, head, ""))
 
     def edited(self, run_id: str, pieces: Sequence[Piece]) -> list[HandEdit]:
         """The views that somebody changed."""
@@ -247,7 +261,7 @@ def _expected(pieces: Sequence[Piece]) -> Iterator[tuple[int, str, bytes]]:
     for piece in pieces:
         if piece.commit is not None:
             for name, content in views_of(piece.first(), piece.data, piece.commit):
-                yield int(name.partition("-")[0]), name, content
+                yield _number(name), name, content
 
 
 def _label(row: Row) -> str:
@@ -265,6 +279,19 @@ def _commit(data: bytes | None) -> tuple[bytes, Commit] | None:
         return (data, opened(data)) if data is not None else None
     except Unreadable:
         return None
+
+
+def _number(name: str) -> int:
+    return int(name.partition("-")[0])
+
+
+def _rows_shown(run_id: str, data: bytes | None) -> list[Row]:
+    """What a view of single records shows, if it is as it was written."""
+    try:
+        document = without_seal(data or b"")
+        return [row_of(each) for each in document["rows"]] if document["run"] == run_id else []
+    except (Unreadable, LookupError, TypeError, ValueError):
+        return []
 
 
 def _within(commit: Commit, pieces: Sequence[Piece]) -> bool:
