@@ -439,7 +439,7 @@ def test_what_is_no_store_is_left_as_it_is(tmp_path: Path) -> None:
         with pytest.raises(StoreForeign):
             FilesStore(tmp_path / name)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "mine", "thesis.txt"]
-    with pytest.raises(StoreFailed):
+    with pytest.raises(StoreError, match="there is no folder"):
         FilesStore(tmp_path / "not" / "there")
 
 
