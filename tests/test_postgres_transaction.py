@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -209,15 +210,16 @@ def noting(rounds: int) -> int:
     return len(words)
 
 
-def test_large_results_and_growing_arguments_are_packed_as_those_of_other_steps(
-    postgres_store: PostgresStore, table: psycopg.Connection[Any]
-) -> None:
-    with hf.Holdfast(postgres_store) as app:
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
+def test_large_results_and_growing_arguments_are_packed(postgres_url: str, table: psycopg.Connection[Any], isolation: str) -> None:
+    setting = quote(f"-c default_transaction_isolation={isolation}".replace("d c", "d\\ c").replace("e r", "e\\ r"))
+    store = PostgresStore(f"{postgres_url}?schema=t_{secrets.token_hex(6)}&options={setting}")
+    with hf.Holdfast(store) as app:
         assert app.run(noting, 4, run_id="r") == 5
-        found = postgres_store.load("r")
+        found = store.load("r")
         assert found is not None
         done = [row for row in found[1] if row.kind == "step.done"]
-        assert [(row.value or b"")[:8] for row in done] == [b'={"blob"'] * 4
+        assert [(row.value or b"")[:8] for row in done] == [b'={"zlib"'] * 4
         assert [(row.args or b"")[:8] for row in done[1:]] == [b'={"like"'] * 3
         assert app.check()[0].good
         assert len(app.show_at("r", 4).arguments["words"]) == 4

@@ -234,7 +234,7 @@ class PackedStore:
 
 
 class PackedTransaction:
-    """A transaction of the user's whose append is packed as every other is."""
+    """A transaction of the user's whose append is packed too, but without blobs: one that is kept meanwhile it may not see."""
 
     def __init__(self, store: PackedStore, inner: Transaction) -> None:
         self._store, self._inner = store, inner
@@ -242,7 +242,7 @@ class PackedTransaction:
 
     def commit(self, append: Append) -> Stale | None:
         store = self._store
-        packer = store.packer(append, brief=False)
+        packer = Packer(store.packer(append, brief=False).known, None)
         store.trails.forget(append.run_id)
         stale = self._inner.commit(_packed(append, packer))
         if stale is None and packer.known:

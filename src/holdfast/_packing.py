@@ -6,7 +6,7 @@ A packed value begins with `=`, as no JSON does, and goes on as JSON text:
 |---|---|
 | `={"like":12,"start":900,"end":2,"text":"..."}` | the first 900 and the last 2 bytes of this field in record 12, with that between |
 | `={"blob":SHA-256,"size":70000,"zlib":true}` | in a blob, compressed, so many bytes once it is not |
-| `={"zlib":BASE64,"size":70000}` | here, compressed, where the store keeps no blobs |
+| `={"zlib":BASE64,"size":70000}` | here, compressed, where there can be no blob: by its store, in a repair, in a user's transaction |
 | `==...` | what follows the first `=`: a value that begins with one itself |
 
 `base64` stands in the place of `text` where that is no text. What is not packed stands as it is. A record is only ever like an earlier one
