@@ -14,6 +14,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 from holdfast._packing import Fetch, Key, Known, Unpacker
@@ -112,7 +113,7 @@ class FileViews:
                 if commit is not None and commit[1].head.run_id == run_id and not behind and not _within(commit[1], pieces):
                     found[at] = Piece(pieces[-1].generation() + seq_name(at), *commit)
         kept = [found[at] for at in sorted(found)]
-        return [self._pieced(run_id, piece, following) for piece, following in zip(kept, [*kept[1:], None], strict=True)]
+        return [self._pieced(run_id, piece, following) for piece, following in zip_longest(kept, kept[1:])]
 
     def _pieced(self, run_id: str, piece: Piece, following: Piece | None) -> Piece:
         """A commit that cannot be read, put together from views of one record each; its head is only known by the commit behind it."""
