@@ -43,7 +43,7 @@ def played(machine: type[Machine], examples: int, **more: Any) -> None:
         max_examples=examples, stateful_step_count=15, deadline=None, print_blob=True, database=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much], **more,
     )  # fmt: skip
-    gc.collect()  # a task that another test left behind would tell of it while Hypothesis reads our source, which CPython 3.11 does not bear
+    gc.collect()  # a task that another test left behind tells of it otherwise while Hypothesis reads our source: CPython 3.11 cannot
     run_state_machine_as_test(machine, settings=how)
 
 
