@@ -6,6 +6,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
+# A machine that forbids caches of compiled code makes every process that a test starts compile all of it anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 PROCESSES ?= 2
 BIN := .venv/bin

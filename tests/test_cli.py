@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import threading
 from datetime import datetime
@@ -28,6 +29,15 @@ READING = (
 @pytest.fixture
 def stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Stage:
     return staged(tmp_path, capsys)
+
+
+def test_the_page_lists_every_command() -> None:
+    from holdfast.cli.commands import app
+
+    page = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text().partition("## Every command")[0]
+    listed = list(dict.fromkeys(re.findall(r"^\| `(\w+)", page, re.MULTILINE)))
+    names = [str(each.name or getattr(each.callback, "__name__", "")) for each in app.registered_commands]
+    assert sorted(listed) == sorted(names)
 
 
 def test_runs_lists_what_changed_last_first(stage: Stage) -> None:

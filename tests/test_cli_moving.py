@@ -103,6 +103,45 @@ def test_commands_that_cannot_be_understood(stage: Stage, words: list[str]) -> N
     assert stage.give(*words)[0] == Exit.USAGE
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["copy", "done", "--to", "x.zip"], "the name of an archive, which holdfast copy writes, ends in .holdfast"),
+        (["copy", "done.holdfast", "--to", "b.holdfast"], "this is the name of an archive"),
+        (["move", "done", "--to", "x.holdfast"], "holdfast copy writes, and reads back into a store"),
+        (["move", "done", "--to", "trip.py"], "this is a file, and no database"),
+    ],
+)
+def test_an_archive_and_a_file_are_not_taken_for_a_store(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], said: str
+) -> None:
+    stage.told("copy", "done", "--to", str(tmp_path / "done.holdfast"))
+    (tmp_path / "trip.py").write_text("import holdfast")
+    monkeypatch.chdir(tmp_path)
+    code, _, err = stage.give(*words)
+    assert (code, said in " ".join(err.split())) == (Exit.STORE, True)
+    assert "did you mean" not in err
+
+
+def test_a_run_that_came_or_went_is_said_in_words(stage: Stage, tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    failed = stage.told("show", "failed").partition("\n")[0]
+    for run_id in ("dead", "failed"):
+        stage.told("move", run_id, "--to", str(other))
+        assert stage.told("show", run_id).startswith(f"moved to sqlite:///{other}\n")
+    stage.store = other
+    assert f"nobody runs it; it came from sqlite:///{stage.folder / 'runs.db'}" in stage.told("show", "dead")
+    assert stage.told("show", "failed").partition("\n")[0] == failed, "it stands as it stood"
+
+
+def test_what_was_edited_is_said_at_its_step(stage: Stage) -> None:
+    assert "edited" not in stage.told("show", "failed", "--at", "1")
+    stage.told("edit", "failed", "1", "--value", '["blue"]', "--by", "ann", "--reason", "sold out")
+    said = stage.told("show", "failed", "--at", "1")
+    assert "edited" in said
+    assert 'ann: ["blue"] (sold out)' in said
+
+
 def test_the_pages_name_children_artifacts_and_letters() -> None:
     from holdfast._moving import Moving
 

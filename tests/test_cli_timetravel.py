@@ -75,7 +75,7 @@ def test_an_edit_is_made_and_the_run_goes_on_from_there(say: Say) -> None:
     assert json.loads(out)["result"] == "paid 7"
     code, out, _ = say("history", "r")
     assert "done, superseded" in out
-    assert 'ann: {"cents": 7} (a better offer)' in out
+    assert 'ann: {"cents":7} (a better offer)' in out
 
 
 def test_a_fork_tells_its_id_and_how_to_go_on_and_both_sides_name_each_other(say: Say) -> None:

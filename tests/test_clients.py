@@ -188,6 +188,8 @@ def test_a_call_that_botocore_does_not_send_did_not_happen(monkeypatch: pytest.M
     assert said(lambda url: client.send_message(QueueUrl=url), closed_url()) == "not_landed"
     for name, value in (("AWS_EC2_METADATA_DISABLED", "true"), ("AWS_CONFIG_FILE", "none"), ("AWS_SHARED_CREDENTIALS_FILE", "none")):
         monkeypatch.setenv(name, value)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
     bare = importlib.import_module("botocore.session").Session().create_client("sqs", "eu-west-1", endpoint_url=closed_url())
     assert said(lambda url: bare.send_message(QueueUrl=url, MessageBody="x"), closed_url()) == "not_landed"
 

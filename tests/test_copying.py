@@ -11,7 +11,7 @@ import pytest
 import holdfast as hf
 import holdfast.sync
 from crashing import FailingStore, loaded, play, records, status
-from holdfast import _archive
+from holdfast import _archive, _pruning
 from holdfast import _records as rec
 from holdfast._copying import Copying, last_point
 from holdfast._journal import Journal
@@ -19,6 +19,7 @@ from holdfast.errors import Refusal, StoreFailed
 from holdfast.stores.memory import MemoryStore
 
 did: list[str] = []
+keys: list[str] = []
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +30,7 @@ def _fresh() -> None:
 @hf.effect(in_doubt="ask")
 def pay(what: str) -> str:
     did.append(what)
+    keys.append(hf.key())
     if what == "unclear":
         raise RuntimeError("reset by peer")
     return f"paid {what}"
@@ -98,7 +100,8 @@ def through(way: str, source: MemoryStore, target: Any, folder: Path, **more: An
     """From one store to another, directly or through a file."""
     if way == "store":
         return copied(source, target, **more)
-    copied(source, folder / "r.holdfast")
+    if not (folder / "r.holdfast").exists():
+        copied(source, folder / "r.holdfast")
     with hf.Holdfast(target) as app:
         return app.copy(folder / "r.holdfast", by="ann", **more)
 
@@ -122,6 +125,36 @@ def test_a_run_that_has_ended_comes_in_as_it_is(way: str, tmp_path: Path) -> Non
 
 
 @WAYS
+@pytest.mark.parametrize("new_id", ["r", "r.f1", None])
+def test_no_copy_shares_a_key_with_its_source_or_another_copy(way: str, tmp_path: Path, new_id: str | None) -> None:
+    source, stores = begun(asking), [MemoryStore(), MemoryStore()]
+    copies = [through(way, source, store, tmp_path, new_id=new_id).new_id for store in stores]
+    assert [copied(source, store, new_id=new_id).existed for store in stores] == [True, True]
+    with hf.Holdfast(source) as app:
+        places = [(source, "r"), (source, app.fork("r", at=2)), *zip(stores, copies, strict=True)]
+    for store, run_id in places:
+        with suppress(hf.RunWaiting):
+            play(store, asking, run_id=run_id)
+        with hf.Holdfast(store) as app:
+            app.answer(run_id, "3", yes=True)
+        play(store, asking, run_id=run_id)
+    started = [[record for record in records(store, run_id) if isinstance(record, rec.StepStarted)] for store, run_id in places]
+    assert len({each[0].key for each in started}) == 1  # this was done before they went apart
+    assert len({each[-1].key for each in started}) == len(places)
+
+
+def test_forks_of_a_copy_and_of_its_source_share_no_key_either() -> None:
+    source, target = begun(asking), MemoryStore()
+    copied(source, target, new_id="r")
+    origins = []
+    for store in (source, target):
+        with hf.Holdfast(store) as app:
+            assert app.fork("r", at=2) == "r.f1"
+        origins += [record.origin for record in records(store, "r.f1") if isinstance(record, rec.RunForked)][-1:]
+    assert len(set(origins)) == 2
+
+
+@WAYS
 def test_an_unfinished_run_comes_in_as_a_fork_and_both_go_on(way: str, tmp_path: Path) -> None:
     source, target = begun(asking), MemoryStore()
     before = loaded(source)
@@ -140,6 +173,20 @@ def test_an_unfinished_run_comes_in_as_a_fork_and_both_go_on(way: str, tmp_path:
         results.append(play(store, asking, run_id=run_id))
     assert results == [["a picture", "paid a", True, "paid b"]] * 2
     assert did == ["a", "b", "b"]
+
+
+def test_two_forks_of_one_archive_in_two_places_have_keys_of_their_own(tmp_path: Path) -> None:
+    copied(begun(asking), tmp_path / "r.holdfast")
+    keys.clear()
+    for folder in ("a.db", "b.db"):
+        with hf.Holdfast(tmp_path / folder) as app:
+            found = app.copy(tmp_path / "r.holdfast", by="ann")
+            assert (found.new_id, app.copy(tmp_path / "r.holdfast", by="ann").existed) == ("r.f1", True)
+            with suppress(hf.RunWaiting):
+                app.run(asking, run_id="r.f1", wait=False)
+            app.answer("r.f1", "3", yes=True)
+            app.run(asking, run_id="r.f1")
+    assert len(keys) == len(set(keys)) == 2
 
 
 def test_the_fork_of_a_failed_run_tries_again_what_failed() -> None:
@@ -235,7 +282,7 @@ def test_a_file_is_never_written_over_and_never_half_written(tmp_path: Path) -> 
     with pytest.raises(hf.StoreError, match="there is a file of that name already; nothing was written"):
         copied(source, file)
     assert (file.read_bytes(), [each.name for each in tmp_path.iterdir()]) == (before, ["r.holdfast"])
-    with pytest.raises(hf.StoreError, match="cannot be written"):
+    with pytest.raises(hf.StoreError, match="there is no folder"):
         copied(source, tmp_path / "nowhere" / "r.holdfast")
 
 
@@ -276,3 +323,33 @@ def test_a_store_is_not_copied_into_itself(tmp_path: Path) -> None:
         app.run(fine, run_id="r")
         with pytest.raises(Refusal, match=r"is in .*a\.db already; nothing was copied"):
             app.copy("r", to=tmp_path / "a.db")
+
+
+@hf.step
+def read(pages: int) -> str:
+    return "p" * pages
+
+
+@hf.agent
+def studying(left: int) -> int:
+    pages = len(read(70_000 + left))
+    return hf.continue_as(left - 1) if left else pages + len(draw().bytes())
+
+
+@pytest.mark.parametrize("to", ["b.db", "folder/"])
+def test_a_run_that_was_made_smaller_comes_back_from_its_archive_with_all_that_it_refers_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    monkeypatch.setattr(_pruning, "WORTH_BYTES", 1)
+    with hf.Holdfast(tmp_path / "a.db") as app:
+        result = app.run(studying, 2, run_id="r")
+        app.prune(hf.Retention(details=0), dry_run=False)
+        assert app.store.load("r")[1][1].seq > 2  # type: ignore[index]
+        app.copy("r", to=tmp_path / "r.holdfast")
+    with hf.Holdfast(f"{tmp_path}/{to}") as app:
+        assert not app.copy(tmp_path / "r.holdfast").existed
+        app.prune(hf.Retention(max_age="1h"), dry_run=False)
+        assert app.store.sweep_blobs(1 << 62).blobs == 0  # type: ignore[attr-defined]
+        assert app.check("r")[0].good
+        assert app.run(studying, 2, run_id="r") == result
+        assert app.copy(tmp_path / "r.holdfast").existed

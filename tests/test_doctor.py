@@ -27,7 +27,7 @@ from holdfast.cli import main
 from holdfast.cli.doctor import doctor_page
 from holdfast.cli.page import plain
 from holdfast.store import Examined, Finding, Store
-from holdfast.stores import _examining, _postgres_examined, _sqlite_examined
+from holdfast.stores import _examining, _postgres_examined, _postgres_transaction, _sqlite_examined, postgres
 from holdfast.stores._file_system import Mount, mount_of
 from holdfast.stores._files_place import FilesPlace
 from holdfast.stores.files import FilesStore
@@ -336,11 +336,11 @@ def test_letters_that_nobody_took_are_told_once_they_are_old(stage: Stage) -> No
     now_us = time.time_ns() // 1000
     with closing(open_store(stage.store)) as store:
         assert found(store, "letters nobody took").value == "none"
-        store.post("waiting", "message", b"{}", now_us - 60_000_000)
+        store.post("waiting", "message", b"{}", now_us - 20 * 60_000_000)
         young = found(store, "letters nobody took")
         store.post("waiting", "message", b"{}", now_us - 3 * 3_600_000_000)
         old = found(store, "letters nobody took")
-    assert (young.grade, young.value) == ("ok", "1, the oldest since 60 seconds")
+    assert (young.grade, young.value) == ("ok", "1, the oldest since 20 minutes")
     assert (old.grade, old.value, "waiting" in old.meaning) == ("warn", "2, the oldest since 3 hours", True)
 
 
@@ -422,6 +422,14 @@ def _until(true: Any) -> bool:
     return any(true() for _ in range(100))
 
 
+def test_the_connections_that_a_process_takes_are_those_of_the_page(postgres_store: PostgresStore) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "stores.md").read_text()
+    beside = 3  # one that writes, one for what is emitted, one that listens
+    assert beside + postgres.READERS + _postgres_transaction.SESSIONS == 15
+    assert "three as a rule, fifteen at the most" in page
+    assert found(postgres_store, "connections").meaning.endswith("three as a rule, fifteen at the most")
+
+
 def test_a_schema_of_somebody_else_is_told_with_the_remedy(careful: Server, admin: psycopg.Connection[Any]) -> None:
     open_store(careful.url("lent")).close()
     admin.execute("CREATE ROLE guest LOGIN; GRANT USAGE ON SCHEMA lent TO guest; GRANT ALL ON ALL TABLES IN SCHEMA lent TO guest")
@@ -469,7 +477,32 @@ def test_asking_changes_nothing_in_postgres(careful: Server, admin: psycopg.Conn
 # --- the command ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("url", ["nowhere.db", "sqlite:////no/such/folder/runs.db", "unheard://of", "postgresql://ann:s3cret@127.0.0.1:1/x"])
+@pytest.mark.parametrize("place", ["runs.db", "new/runs.db", "runs/", "empty/"])
+def test_a_place_is_examined_before_there_is_a_store(tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str) -> None:
+    (tmp_path / "empty").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    asked = ask(capsys, f"{tmp_path}/{place}")
+    assert asked.code == 1, "a path that was mistyped is never well"
+    for words in ("none yet", "file system", "hard links", "What a crash could cost here", "the power fails"):
+        assert words in asked.out
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.skipif(mount_of(SHM).kind != "tmpfs", reason="needs a tmpfs")
+def test_a_place_in_memory_is_told_before_there_is_a_store(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ask(capsys, str(SHM / f"holdfast-{secrets.token_hex(8)}.db"))
+    assert "it is in memory: all runs are gone when the machine restarts" in asked.out
+
+
+def test_a_store_that_is_not_named_here_must_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE", str(tmp_path / "runs.db"))
+    asked = ask(capsys)
+    assert (asked.code, "there is no store here (named by HOLDFAST_STORE)" in asked.err) == (2, True)
+
+
+@pytest.mark.parametrize("url", ["sqlite:////no/such/folder/runs.db", "unheard://of", "postgresql://ann:s3cret@127.0.0.1:1/x"])
 def test_a_store_that_cannot_be_opened_has_a_code_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,10 +62,51 @@ def test_a_run_can_be_read_with_a_pager(store: FilesStore) -> None:
     assert json.loads((store.path / "runs/order-47/run.json").read_text())["agent"] == "buy"
 
 
+@hf.step
+def hear(number: int) -> str:
+    return "w" * number
+
+
+tired: list[int] = []
+
+
+@hf.agent
+def learn(numbers: list[int]) -> None:
+    known = hf.state({"words": ["w" * 2000]})
+    for number in numbers:
+        if number in tired:
+            raise RuntimeError("tired")
+        known["words"].append(hear(number))
+
+
+@pytest.mark.parametrize("numbers", [[300, 301, 302, 303], [90_000, 301, 302, 303]])
+def test_a_state_that_grows_or_is_large_is_shown_as_a_whole(
+    store: FilesStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, numbers: list[int]
+) -> None:
+    def known() -> list[int]:
+        told = json.loads((store.path / "runs/r/state.json").read_text())
+        return [len(word) for word in told["state"]["/state.1"]["words"]]
+
+    monkeypatch.setattr(sys.modules[__name__], "tired", [303])
+    with hf.Holdfast(store) as app, pytest.raises(RuntimeError, match="tired"):
+        app.run(learn, numbers, run_id="r")
+    assert known() == [2000, *numbers[:3]]
+    assert any('"value_text": "={' in view.read_text() for view in views(store)), "what was recorded is packed"
+    tired.clear()
+    with hf.Holdfast(FilesStore(tmp_path / "runs")) as app:
+        app.run(learn, numbers, run_id="r")
+    assert known() == [2000, *numbers]
+
+
 def test_an_imported_run_gets_a_file_for_each_row(store: FilesStore) -> None:
-    store.append([create("run", rows=TOGETHER + 5)])
-    assert len(views(store)) == TOGETHER + 5
-    assert store.load("run") == (head("run", TOGETHER + 5), [row(seq) for seq in range(1, TOGETHER + 6)])
+    store.append([create("run", rows=5)])
+    assert len(views(store)) == 5
+    assert store.load("run") == (head("run", 5), [row(seq) for seq in range(1, 6)])
+    store.append([onward("run", 5)])
+    assert len(views(store)) == 6
+    assert len(json.loads(views(store)[0].read_text())["rows"]) == 1
+    store.append([onward("run", 6, rows=TOGETHER + 5)])
+    assert len(views(store)) == 6 + TOGETHER + 5
 
 
 @pytest.mark.parametrize("left", ["nothing", "gone", "half", "zeros"])
@@ -106,6 +148,17 @@ def test_what_somebody_changed_is_found_and_named_with_its_path(store: FilesStor
     assert found.recorded == [row(1, value=b'{"a":1}')]
     assert found.now == ([row(1, value=b'{"a":2}')] if '"a"' in old else None)
     assert store.load("other") is not None
+
+
+def test_records_that_were_doubled_or_changed_places_are_no_values(store: FilesStore) -> None:
+    store.append([create("run")])
+    store.append([onward("run", 1, rows=2)])
+    view = views(store)[1]
+    was = json.loads(view.read_text())
+    for rows in ([*was["rows"], was["rows"][1]], was["rows"][::-1], was["rows"][:1]):
+        view.write_text(json.dumps({**was, "rows": rows}))
+        (found,) = store.edited("run")
+        assert (found.now, "more than the value" in found.why) == (None, True)
 
 
 def test_what_was_changed_is_put_back_and_kept_aside(store: FilesStore) -> None:

@@ -10,10 +10,10 @@ import holdfast.sync as hf
 from agents_for_tests.sites import HandClock
 from holdfast import Holdfast, _steps
 from holdfast import _records as rec
-from holdfast._claiming import claimable
 from holdfast._journal import Journal
+from holdfast._lease import Observer
 from holdfast.errors import LeaseLost
-from holdfast.store import Append, Head, Query, Stale
+from holdfast.store import Append, Pulse, Stale
 from holdfast.stores.memory import MemoryStore
 
 LEASE_S = 15.0
@@ -79,39 +79,32 @@ def test_an_intent_that_was_late_is_recorded_once_more_and_the_effect_happens_on
 
 
 class Away(MemoryStore):
-    """A store that cannot be reached for a minute while somebody looks for runs."""
+    """A store that cannot be reached for a while when somebody asks for a pulse."""
 
     def __init__(self, clock: HandClock) -> None:
         super().__init__()
         self.clock, self.away_s = clock, 0.0
 
-    def heads(self, query: Query) -> list[Head]:
+    def pulse(self, owner: str) -> Pulse | None:
         self.clock.ahead_s += self.away_s
         self.away_s = 0.0
-        return super().heads(query)
+        return super().pulse(owner)
 
 
-def orphaned(away_s: float, later_s: float) -> list[str]:
-    """The runs that are taken from a silent owner after the store was away for a while."""
-
-    @hf.agent
-    def idles() -> None: ...
-
-    with Holdfast(store := Away(clock := HandClock()), clock=clock, lease=LEASE_S) as app:
-        store.enroll("another")
-        app.submit(idles, run_id="run")
-        found = store.load("run")
-        assert found is not None
-        store.append([Journal.load(*found).seal([rec.RunResumed(owner="another", why="queued")], at_us=clock.now_us())])
-        assert list(claimable(app.engine, ["idles"], ["default"])) == []
-        store.away_s = away_s
-        clock.ahead_s += later_s
-        return [head.run_id for head in claimable(app.engine, ["idles"], ["default"])]
+def life_after(away_s: float, later_s: float) -> str:
+    """What is held of an owner that has not renewed, after the store was away for a while."""
+    store = Away(clock := HandClock())
+    observer = Observer(store, clock, LEASE_S)
+    store.enroll("another")
+    assert observer.life_of("another") == "alive"
+    store.away_s = away_s
+    clock.ahead_s += later_s
+    return observer.life_of("another")
 
 
 def test_who_was_silent_while_the_store_was_away_is_not_held_to_be_gone() -> None:
-    assert orphaned(away_s=60.0, later_s=0.0) == []
+    assert life_after(away_s=60.0, later_s=0.0) == "alive"
 
 
 def test_who_is_silent_while_the_store_is_there_is_gone_after_the_lease() -> None:
-    assert orphaned(away_s=0.0, later_s=LEASE_S) == ["run"]
+    assert life_after(away_s=0.0, later_s=LEASE_S) == "expired"

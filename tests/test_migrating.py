@@ -82,6 +82,20 @@ def test_it_says_what_it_will_do_does_it_and_has_nothing_more_to_do(
     assert capsys.readouterr().out.startswith("nothing to do")
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_dry_run_says_no_to_a_user_who_may_not(
+    url: str, admin: psycopg.Connection[Any], schema: str, capsys: pytest.CaptureFixture[str], *, there: bool
+) -> None:
+    admin.execute(f"CREATE ROLE r_{schema} LOGIN".encode())
+    if there:
+        admin.execute(f"CREATE SCHEMA {schema}; GRANT USAGE ON SCHEMA {schema} TO r_{schema}".encode())
+    for words in (["--dry-run"], []):
+        assert main(["migrate", url.replace("postgres@", f"r_{schema}@"), *words]) == 5
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert f"{'ALTER' if there else 'CREATE'} SCHEMA {schema} {'OWNER TO' if there else 'AUTHORIZATION'} r_{schema}" in said.err
+
+
 def test_scripts_get_a_document_without_the_password(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["migrate", url.replace("postgres@", "postgres:hush@"), "--json"]) == 0
     out = capsys.readouterr().out
@@ -105,7 +119,9 @@ def test_tables_of_a_newer_version_are_refused_and_left(
 
 def test_a_file_is_up_to_date_once_it_is_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "runs.db"
-    assert main(["migrate", str(path)]) == 5
+    for words, named in ((["migrate", str(path)], "named on the command line"), (["migrate", "--store", str(path)], "named by --store")):
+        assert main(words) == 5
+        assert f"there is no store here ({named})" in " ".join(capsys.readouterr().err.split())
     assert not path.exists()
     open_store(path).close()
     capsys.readouterr()

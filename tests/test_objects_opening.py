@@ -55,6 +55,8 @@ def test_a_url_names_a_bucket_a_prefix_and_options(url: str, prefix: str, option
     [
         ("s3://", "names no bucket"),
         ("s3:///prefix", "names no bucket"),
+        ("s3://b/prefix", "has 3 characters or more"),
+        ("s3://my bucket/prefix", "no bucket can have this name"),
         (f"s3://key:{SECRET}@bucket", "credentials do not belong"),
         (f"s3://bucket?secret_access_key={SECRET}", "only endpoint and region can stand behind"),
         ("s3://bucket?region=", "each with a value"),

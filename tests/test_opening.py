@@ -67,6 +67,10 @@ def test_the_nearest_form_is_suggested_and_nothing_is_created(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_words_of_libpq_are_not_repeated() -> None:
+    assert "s3cret" not in str(refusal("host=db user=ann password=s3cret"))
+
+
 @pytest.mark.parametrize("written", ["mysql://me:s3cret@host/db", "oracle://me:s3cret@h", "ftp://x", "", "a:s3cret@host", "   "])
 def test_what_is_like_nothing_gets_no_suggestion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str) -> None:
     monkeypatch.chdir(tmp_path)

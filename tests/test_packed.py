@@ -140,9 +140,9 @@ def test_what_is_remembered_of_all_runs_is_limited(monkeypatch: pytest.MonkeyPat
     store, above = MemoryStore(), over(MemoryStore())
     for run_id in "abcde":
         written(above, grown(1), run_id=run_id)
-    assert [run_id for run_id in "abcde" if run_id in above._trails.runs] == ["b", "c", "d", "e"]
+    assert [run_id for run_id in "abcde" if run_id in above.trails.runs] == ["b", "c", "d", "e"]
     written(above, row(2), run_id="e", owner=None)
-    assert "e" not in above._trails.runs
+    assert "e" not in above.trails.runs
     assert store.load("a") is None
 
 
@@ -244,6 +244,19 @@ def test_who_follows_a_run_that_was_shed_meanwhile_reads_what_stands_there_now()
     assert list(reader.rows_after("r", 5)[1]) == [row(6), grown(7)]
 
 
+def test_what_a_repair_puts_in_place_is_packed_too() -> None:
+    store = MemoryStore()
+    written(over(store), row(1), owner=None)
+    back = [*(grown(seq, size=2000) for seq in range(2, 40)), grown(40, size=2 * BLOB_FROM)]
+    found = store.head("r")
+    assert found is not None
+    ahead = head("r", 40)._replace(digest=back[-1].digest)
+    assert over(store).set_aside(Repair("r", found, [row(1)], back, ahead, 9, "ann", "it came back"))
+    assert rows_of(over(store)) == [row(1), *back]
+    assert sum(map(is_packed, rows_of(store))) > len(back) / 2
+    assert store.blob_refs("r") == []
+
+
 def test_what_is_known_of_a_run_that_was_removed_is_not_used_for_another_one_of_its_id() -> None:
     store = MemoryStore()
     above = over(store)
@@ -252,6 +265,19 @@ def test_what_is_known_of_a_run_that_was_removed_is_not_used_for_another_one_of_
     for seq in range(1, 5):
         written(above, grown(seq, size=2000))
     assert rows_of(over(store)) == [grown(seq, size=2000) for seq in range(1, 5)]
+
+
+def test_what_was_read_of_a_run_is_not_used_for_another_one_of_its_id_that_stands_at_the_same_place() -> None:
+    store = MemoryStore()
+    reader = over(store)
+    written(over(store), *map(grown, range(1, 4)))
+    assert rows_of(reader) == [grown(seq) for seq in range(1, 4)]
+    del store._rows["r"], store._heads["r"]
+    small = [row(seq)._replace(digest=b"other-%d" % seq) for seq in range(1, 4)]
+    written(over(store), *small)
+    assert rows_of(reader) == small
+    written(reader, grown(4))
+    assert rows_of(over(store)) == [*small, grown(4)]
 
 
 # --- damage ---------------------------------------------------------------------------------------------------------

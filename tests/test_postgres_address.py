@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import traceback
+
 import psycopg
 import pytest
 
@@ -24,6 +26,56 @@ def test_no_secret_is_shown(url: str) -> None:
     address = address_of(url)
     assert address.shown == "postgresql://ann@db.example:5433/bank?schema=agents"
     assert "s@cret" not in address.without_secrets("it is s@cret")
+
+
+WRITTEN = ["my@s3cret", "s3cret@", "s3cret/x", "s3cret#x", "s3cret?x", "s3cret?connect_timeout=1", "12/s3cret", "%s3cret"]
+
+
+@pytest.mark.parametrize("password", WRITTEN)
+def test_a_password_that_is_written_as_it_is_does_not_become_a_host_that_is_shown(password: str) -> None:
+    with pytest.raises(StoreError) as told:
+        address_of(f"postgresql://ann:{password}@db.example:5433/bank?schema=agents")
+    assert "s3cret" not in str(told.value)
+    assert "%40 for @" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [("postgresql://ann:x@[::1]:5433/bank", "::1"), ("postgresql://a:1,b:2/bank", "a,b"), ("postgresql://ann:x@%2Frun/bank", "/run")],
+)
+def test_hosts_of_every_form_are_read(url: str, host: str) -> None:
+    assert address_of(url).options["host"] == host
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ann:p@s3cret/w:rd@127.0.0.1/bank", "ann:s3cret#x@127.0.0.1/bank", "ann:s3@s3cret@127.0.0.1/bank", "ann:s3cret/x@127.0.0.1/bank",
+        "ann:x?s3cret=y@127.0.0.1/bank", "ann:s3cret/bank", "ann@127.0.0.1:s3cret/bank", "ann:x[s3cret@127.0.0.1/bank?unheard=of",
+        "127.0.0.1/bank?password=x&s3cret=y", "127.0.0.1/bank?password=x#s3cret", "ann:\u2100s3cret@h@127.0.0.1/bank",
+    ],
+)  # fmt: skip
+def test_of_a_url_that_can_be_read_in_two_ways_nothing_is_shown(url: str) -> None:
+    with pytest.raises(StoreError, match="%40 for @") as caught:
+        address_of(f"postgresql://{url}")
+    assert caught.value.store == "postgresql://..."
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_what_a_password_may_hold_as_it_is() -> None:
+    assert address_of("postgresql://ann:a:b$[c]*!@h/bank").options["password"] == "a:b$[c]*!"
+    assert address_of("postgresql://ann@h1:5432,h2:5433/bank").options["port"] == "5432,5433"
+    assert address_of("postgresql://ann@h1,h2:5433/bank").options["port"] == ",5433"
+
+
+def test_a_short_password_does_not_garble_what_is_said() -> None:
+    address = address_of("postgresql://ann:a@h/bank")
+    assert address.without_secrets("failed to resolve a host: 'a'") == "failed to resolve *** host: '***'"
+
+
+def test_a_word_that_is_not_known_is_named() -> None:
+    with pytest.raises(StoreError, match=r"'shema' behind the \? is not known \(did you mean schema\?\)"):
+        address_of("postgresql://ann@h/bank?shema=x")
 
 
 def test_a_socket_folder_is_shown() -> None:

@@ -69,6 +69,18 @@ def test_a_wrong_password_is_said_and_not_printed(postgres_url: str, admin: psyc
     assert "ann@" in error.store
 
 
+def test_a_password_that_is_not_in_the_url_comes_from_the_environment(
+    postgres_url: str, admin: psycopg.Connection[Any], schema: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.execute("DO $$ BEGIN CREATE ROLE ann LOGIN PASSWORD 'other'; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+    admin.execute(f"CREATE SCHEMA {schema} AUTHORIZATION ann".encode())
+    url = postgres_url.replace("postgres@", "ann@") + f"?schema={schema}"
+    monkeypatch.setenv("PGPASSFILE", os.devnull)
+    assert "Set PGPASSWORD, or put it into ~/.pgpass" in str(refusal(url))
+    monkeypatch.setenv("PGPASSWORD", "other")
+    open_store(url).close()
+
+
 def test_the_right_password_is_not_shown_either(postgres_url: str, admin: psycopg.Connection[Any], schema: str) -> None:
     role = f"r_{schema}"
     admin.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{SECRET}'; CREATE SCHEMA {schema} AUTHORIZATION {role}".encode())
@@ -81,7 +93,34 @@ def test_the_right_password_is_not_shown_either(postgres_url: str, admin: psycop
 def test_a_user_who_may_not_make_the_schema_is_told_how(postgres_url: str, admin: psycopg.Connection[Any], schema: str) -> None:
     admin.execute(f"CREATE ROLE r_{schema} LOGIN".encode())
     error = refusal(postgres_url.replace("postgres@", f"r_{schema}@") + f"?schema={schema}")
-    assert "CREATE SCHEMA" in str(error)
+    assert f"CREATE SCHEMA {schema} AUTHORIZATION r_{schema}" in str(error)
+
+
+@pytest.mark.parametrize("forgotten", ["USAGE ON SCHEMA", "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA"])
+def test_forgotten_grants_on_tables_of_ours_are_named(url: str, admin: psycopg.Connection[Any], schema: str, forgotten: str) -> None:
+    """Whoever was sent to another schema would begin every run anew there, and pay again."""
+    migrate(url)
+    role, all_of_them = f"r_{schema}", ["USAGE ON SCHEMA", "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA"]
+    admin.execute(f"CREATE ROLE {role} LOGIN".encode())
+    for grant in all_of_them:
+        if grant != forgotten:
+            admin.execute(f"GRANT {grant} {schema} TO {role}".encode())
+    error = refusal(url.replace("postgres@", f"{role}@"))
+    assert f"GRANT {forgotten} {schema} TO {role}" in str(error)
+    assert not isinstance(error, StoreForeign)
+    assert "?schema=NAME" not in str(error)
+    admin.execute(f"GRANT {forgotten} {schema} TO {role}".encode())
+    open_store(url.replace("postgres@", f"{role}@")).close()
+
+
+def test_a_table_that_may_not_be_written_is_said_with_its_grants(url: str, admin: psycopg.Connection[Any], schema: str) -> None:
+    migrate(url)
+    role = f"R_{schema}"
+    admin.execute(f'CREATE ROLE "{role}" LOGIN; GRANT USAGE ON SCHEMA {schema} TO "{role}"'.encode())
+    admin.execute(f'GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO "{role}"'.encode())
+    with closing(open_store(url.replace("postgres@", f"{role}@"))) as store, pytest.raises(StoreError, match="denied") as caught:
+        store.append([create("run")])
+    assert f'GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO "{role}"' in str(caught.value)
 
 
 def test_an_unreachable_host_is_said_at_once() -> None:
@@ -93,6 +132,12 @@ def test_an_unreachable_host_is_said_at_once() -> None:
 
 def test_a_missing_database_is_said(postgres_url: str) -> None:
     assert "Create the database" in str(refusal(postgres_url.removesuffix("postgres") + "nowhere"))
+
+
+def test_a_missing_role_is_not_taken_for_a_missing_database(postgres_url: str) -> None:
+    error = refusal(postgres_url.replace("postgres@", "nobody_of_that_name@"))
+    assert "Check the user name" in str(error)
+    assert "Create the database" not in str(error)
 
 
 @pytest.mark.parametrize("bad", ["?schema=Robert'); DROP", "?schema=pg_catalog", "?schema=", "?unheard=of", ":port/db"])

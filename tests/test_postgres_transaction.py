@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -22,6 +23,7 @@ from crashing import lines, loaded, records
 from holdfast import _records as rec
 from holdfast._journal import Journal
 from holdfast.errors import LeaseLost
+from holdfast.stores import _postgres_transaction
 from holdfast.stores.postgres import PostgresStore
 
 HERE = Path(__file__).parent
@@ -179,6 +181,51 @@ def test_a_zombies_transaction_is_refused_and_rolled_back(postgres_store: Postgr
     assert booked(table) == []
 
 
+def test_who_was_stopped_in_its_body_does_not_hold_up_whoever_has_taken_the_run(
+    postgres_store: PostgresStore, table: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_postgres_transaction, "IDLE_S", 1)
+    table.execute(f"CREATE UNIQUE INDEX ON {NAME} (item)".encode())
+    with postgres_store.transaction() as stopped:
+        stopped.connection.execute(INSERT.encode(), ("seat",))
+        with postgres_store.transaction() as onward:
+            onward.connection.execute("SET LOCAL lock_timeout = '20s'")
+            onward.connection.execute(INSERT.encode(), ("seat",))
+        with pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout) as told:
+            stopped.connection.execute("SELECT 1")
+        assert stopped.again(told.value)
+
+
+@hf.transaction
+def note(words: list[str]) -> str:
+    hf.connection().execute(INSERT.encode(), (f"{len(words)} words",))
+    return "w" * 70_000
+
+
+@hf.agent
+def noting(rounds: int) -> int:
+    words = ["w" * 2000]
+    for number in range(rounds):
+        words.append(note(words)[:100] + str(number))
+    return len(words)
+
+
+@pytest.mark.parametrize("isolation", ["read committed", "repeatable read"])
+def test_large_results_and_growing_arguments_are_packed(postgres_url: str, table: psycopg.Connection[Any], isolation: str) -> None:
+    setting = quote(f"-c default_transaction_isolation={isolation}".replace("d c", "d\\ c").replace("e r", "e\\ r"))
+    store = PostgresStore(f"{postgres_url}?schema=t_{secrets.token_hex(6)}&options={setting}")
+    with hf.Holdfast(store) as app:
+        assert app.run(noting, 4, run_id="r") == 5
+        found = store.load("r")
+        assert found is not None
+        done = [row for row in found[1] if row.kind == "step.done"]
+        assert [(row.value or b"")[:8] for row in done] == [b'={"zlib"'] * 4
+        assert [(row.args or b"")[:8] for row in done[1:]] == [b'={"like"'] * 3
+        assert app.check()[0].good
+        assert len(app.show_at("r", 4).arguments["words"]) == 4
+    assert booked(table) == [f"{number} words" for number in range(1, 5)]
+
+
 def test_branches_keep_their_order_and_share_the_run(postgres_store: PostgresStore, table: psycopg.Connection[Any]) -> None:
     """Branches of a `def` agent are threads: their steps, letters and transactions are numbered one behind the other."""
 
@@ -282,6 +329,8 @@ def test_a_body_that_commits_by_itself_is_told(postgres_store: PostgresStore, ta
         hf.connection().execute(INSERT.encode(), (how,))
         if how == "commit()":
             hf.connection().commit()
+        if how == "rollback()":
+            hf.connection().rollback()
         hf.connection().execute("COMMIT")
         if how == "and goes on":
             hf.connection().execute("BEGIN")
@@ -294,8 +343,9 @@ def test_a_body_that_commits_by_itself_is_told(postgres_store: PostgresStore, ta
         for how in ("COMMIT", "and goes on"):
             with pytest.raises(hf.Misuse, match="ended its transaction by itself"):
                 app.run(agent, how)
-        with pytest.raises(hf.StepFailed, match="forbidden"):
-            app.run(agent, "commit()")
+        for how in ("commit()", "rollback()"):
+            with pytest.raises(hf.StepFailed, match="forbidden"):
+                app.run(agent, how)
     assert booked(table) == ["COMMIT", "and goes on"]
 
 

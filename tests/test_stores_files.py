@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -333,7 +334,7 @@ def test_a_run_that_lost_its_commits_is_not_begun_anew(store: FilesStore, folder
     if gone == "journal":
         assert fresh.load("run") == (head("run", 1), [row(1)])
     else:
-        with pytest.raises((Damaged, StoreDamaged)):
+        with pytest.raises(StoreDamaged, match="Restore a backup, or move"):
             fresh.append([create("run")])
     fresh.close()
 
@@ -363,17 +364,58 @@ def test_what_the_tools_of_a_person_leave_in_a_folder_is_not_ours(store: FilesSt
     fresh.close()
 
 
-def test_a_repair_takes_what_a_view_still_holds(store: FilesStore, folder: Path) -> None:
+@pytest.mark.parametrize("name", ["{}.bak", "{}-copy", "{} (copy)", "sealed-backup", "sealed-9999-old"])
+def test_a_copy_of_the_commits_that_a_person_made_beside_them_is_not_the_run(store: FilesStore, folder: Path, name: str) -> None:
     store.append([create("run")])
-    store.append([onward("run", 1)])
-    sealed_files(folder)[0].write_bytes(b"{}")
+    generation = sealed_files(folder)[0].parent
+    shutil.copytree(generation, generation.with_name(name.format(generation.name)))
+    assert store.append([onward("run", 1)]) == [None]
     fresh = FilesStore(folder)
-    found, rows = fresh.found("run")
-    assert (found, rows) == (head("run", 2), [row(1), row(2)])
-    assert fresh.set_aside(repair("run", rows=2, good=2)._replace(rows=(), head=head("run", 2)))
     assert fresh.load("run") == (head("run", 2), [row(1), row(2)])
-    assert fresh.append([onward("run", 2)]) == [None]
+    assert fresh.append([onward("run", 1)]) == [Stale(head("run", 2))]
     fresh.close()
+
+
+@pytest.mark.parametrize("name", ["run-2", "run copy"])
+def test_a_copy_of_a_whole_run_that_a_person_made_is_not_listed_as_a_second_one(store: FilesStore, folder: Path, name: str) -> None:
+    store.append([create("run")])
+    shutil.copytree(folder / "runs/run", folder / "runs" / name)
+    fresh = FilesStore(folder)
+    assert listed(fresh, Query()) == listed(fresh, Query(after="")) == ["run"]
+    fresh.close()
+
+
+def test_what_is_no_letter_is_not_taken_for_one(store: FilesStore, folder: Path) -> None:
+    unowned = create("run")
+    store.append([unowned._replace(head=unowned.head._replace(owner=None))])
+    number = store.post("run", "k", b"", 1)
+    (folder / "letters/run/.DS_Store").write_bytes(b"a viewer's")
+    assert [letter.letter_id for letter in store.letters(["run"])] == [number]
+    assert store.append([onward("run", 1, takes=[number])]) == [None]
+    assert listed(store, Query(addressed=True)) == []
+    assert store.post("run", "k", b"", 1) > number
+
+
+@pytest.mark.parametrize("came_in", [1, 3])
+def test_a_repair_takes_what_a_view_still_holds(store: FilesStore, folder: Path, came_in: int) -> None:
+    store.append([create("run", rows=came_in)])
+    store.append([onward("run", came_in)])
+    sealed_files(folder)[0].write_bytes(b"{}")
+    fresh, last = FilesStore(folder), came_in + 1
+    expected = head("run", last), [row(seq) for seq in range(1, last + 1)]
+    assert fresh.found("run") == expected
+    assert fresh.set_aside(repair("run", rows=last, good=last)._replace(rows=(), head=head("run", last)))
+    assert fresh.load("run") == expected
+    assert fresh.append([onward("run", last)]) == [None]
+    fresh.close()
+
+
+def test_a_view_that_is_missing_too_is_not_made_up(store: FilesStore, folder: Path) -> None:
+    store.append([create("run", rows=3)])
+    store.append([onward("run", 3)])
+    sealed_files(folder)[0].write_bytes(b"{}")
+    next(folder.glob("runs/run/journal/000002-*")).unlink()
+    assert store.found("run")[1] == [row(4)]
 
 
 # --- opening -------------------------------------------------------------------------------------------------------
@@ -397,7 +439,7 @@ def test_what_is_no_store_is_left_as_it_is(tmp_path: Path) -> None:
         with pytest.raises(StoreForeign):
             FilesStore(tmp_path / name)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "mine", "thesis.txt"]
-    with pytest.raises(StoreFailed):
+    with pytest.raises(StoreError, match="there is no folder"):
         FilesStore(tmp_path / "not" / "there")
 
 
@@ -436,6 +478,20 @@ def test_on_a_network_file_system_no_lock_proves_a_death(tmp_path: Path, monkeyp
         owner.close()
         assert observer.pulse("me") == (1, dead)
         observer.close()
+
+
+def test_under_git_the_runs_are_kept_and_not_what_the_processes_need_that_are_at_work(store: FilesStore, folder: Path) -> None:
+    store.enroll("me")
+    store.append([create("run")])
+    store.post("run", "message", b"{}", 1)
+    store.publish("run", b"token")
+    store.sweep_blobs(0)
+    subprocess.run(["git", "init", "-q", folder], check=True)
+    told = subprocess.run(["git", "-C", folder, "status", "--porcelain"], check=True, capture_output=True, text=True).stdout
+    assert sorted(told.split()[1::2]) == [".gitignore", "holdfast.json", "letters/", "runs/"]
+    (folder / ".gitignore").write_text("mine")
+    FilesStore(folder).close()
+    assert (folder / ".gitignore").read_text() == "mine"
 
 
 def test_the_names_of_a_run_are_what_is_documented(store: FilesStore, folder: Path) -> None:

@@ -20,6 +20,7 @@ from holdfast._packing import BLOB_FROM, is_packed
 from holdfast._state import Saved
 from holdfast.errors import Damaged, ReplayMismatch
 from holdfast.store import Store
+from holdfast.stores.files import FilesStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 from test_packing import words
@@ -72,12 +73,13 @@ def _fresh() -> Iterator[None]:
     assert not dies_at
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "files", "postgres"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     if request.param == "postgres":
         yield request.getfixturevalue("postgres_store")
         return
-    opened: Store = MemoryStore() if request.param == "memory" else SqliteStore(tmp_path / "runs.db")
+    makes: dict[str, Callable[[], Store]] = {"memory": MemoryStore, "files": lambda: FilesStore(tmp_path / "runs")}
+    opened = makes.get(request.param, lambda: SqliteStore(tmp_path / "runs.db"))()
     yield opened
     opened.close()
 

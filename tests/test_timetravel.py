@@ -208,7 +208,7 @@ def test_history_marks_what_is_superseded_and_says_who_edited_and_why(app: hf.Ho
     told = [(line.step_id, line.state, line.superseded) for line in lines]
     assert told[:4] == [("1", "done", False), ("2", "done", True), ("3", "done", True), ("4", "failed", True)]
     assert told[4:] == [("1", "step edited", False), ("2", "done", False), ("3", "done", False), ("4", "done", False)]
-    assert lines[4].note == 'ann: {"cents": 700} (a better offer)'
+    assert lines[4].note == 'ann: {"cents":700} (a better offer)'
     assert app.show("r").steps_done == 4
     assert app.show_at("r", "1").result == {"cents": 700}
 

@@ -61,8 +61,7 @@ class Packed(NamedTuple):
 
 def pack(path: Path, packed: Packed, written: list[str]) -> Generator[str, None, None]:
     """Write an archive, file by file, each of which is named; it appears whole or not at all. `written` gets its digest."""
-    if path.exists():
-        raise StoreError(str(path), "there is a file of that name already; nothing was written. Choose another name")
+    refuse_unwritable(path)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with beside.open("xb") as file:
@@ -75,6 +74,17 @@ def pack(path: Path, packed: Packed, written: list[str]) -> Generator[str, None,
     finally:
         with suppress(OSError):
             beside.unlink()
+
+
+def refuse_unwritable(path: Path) -> None:
+    """A name that is taken, and a folder in which no file can be made."""
+    if path.exists():
+        raise StoreError(str(path), "there is a file of that name already; nothing was written. Choose another name")
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise StoreError(str(path), f"there is no folder {folder}; nothing was written. Create it, or choose another name")
+    if not os.access(folder, os.W_OK):
+        raise StoreError(str(path), f"the folder {folder} is not writable; nothing was written. Choose another one")
 
 
 def _appear(beside: Path, path: Path) -> None:

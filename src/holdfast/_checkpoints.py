@@ -57,6 +57,7 @@ class _Folding:
     open: dict[str, int] = field(default_factory=dict)
     started: dict[str, rec.StepStarted] = field(default_factory=dict)
     first: dict[str, int] = field(default_factory=dict)
+    points: dict[int, int] = field(default_factory=dict)
 
     def begin(self, row: Row, record: rec.StepStarted) -> None:
         self.open[record.step_id] = len(self.lines)
@@ -92,11 +93,13 @@ class _Folding:
             self.first.setdefault(record.step_id, row.seq)
         if isinstance(record, rec.StepEdited | rec.StateEdited) and not record.in_fork:
             self.go_back(record.after)
+        if isinstance(record, rec.StateEdited):
+            self.points[row.seq] = record.after
 
     def go_back(self, after: int) -> None:
         """What began behind `after` is superseded; that is said of a step, and of what was asked or waited for, not of the run itself."""
         for index, line in enumerate(self.lines):
-            if line.step_id and self.first.get(line.step_id, line.seq) > after and not line.state.endswith(" edited"):
+            if line.step_id and self.points.get(line.seq, self.first.get(line.step_id, line.seq)) > after:
                 self.lines[index] = replace(line, superseded=True)
         self.first = {step_id: seq for step_id, seq in self.first.items() if seq <= after}
 

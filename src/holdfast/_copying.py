@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from . import _records as rec
-from ._archive import SUFFIX, Archive, Packed, pack
+from ._archive import SUFFIX, Archive, Packed, pack, refuse_unwritable
 from ._away import refuse_away
+from ._chain import record_of
 from ._engine import Engine
 from ._failpoints import reach
 from ._ids import checked_run_id
@@ -82,6 +83,8 @@ def write_out(engine: Engine, run_id: str, path: Path, ordered: Ordered, watch: 
     if ordered.new_id is not None:
         raise Refusal("an archive holds the run under its own id; nothing was copied. Give another id when it is read back")
     packed, written = _packed(engine, run_id), list[str]()
+    if ordered.dry_run:
+        refuse_unwritable(path)
     sizes = _sizes(packed)
     if not ordered.dry_run:
         for _ in watch(pack(path, packed, written), 1 + len(packed.rows) + len(sizes), "writing files"):
@@ -129,9 +132,37 @@ def _taken_in(engine: Engine, packed: Packed, ordered: Ordered, watch: Watch, *,
         raise Refusal(f"run {packed.head.run_id!r} has ended and comes in as it is, under its own id; nothing was copied")
     at = "" if ended else last_point(journal)
     if ordered.dry_run:
-        return _report(packed, store.url, ordered.new_id or (packed.head.run_id if ended else ""), at=at, digest=digest, done=False)
+        would = _would_be(engine, packed, ordered, at)
+        return _report(packed, store.url, would.run_id, at=at, digest=digest, done=False, existed=would.existed)
     made = _as_it_is(engine, packed, watch) if ended else _as_fork(engine, packed, ordered, at, watch)
     return _report(packed, store.url, made.run_id, at=at, digest=digest, existed=made.existed)
+
+
+def _would_be(engine: Engine, packed: Packed, ordered: Ordered, at: str) -> Forked:
+    """What a copy would be called, and whether it is there; what would be refused is refused."""
+    store, run_id = engine.store, packed.head.run_id
+    if packed.head.status in FINAL:
+        existed = _there(store, packed)
+        if not existed:
+            refuse_pruned(engine, run_id)
+        return Forked(run_id, existed=existed)
+    for each in _ids(run_id, ordered.new_id):
+        refuse_pruned(engine, each)
+        found = store.load(each)
+        last = [record_of(row) for row in found[1] if row.kind == rec.RunForked.kind or ordered.new_id is None][-1:] if found else []
+        if found is None or any(isinstance(one, rec.RunForked) and (one.source, one.at) == (run_id, at) for one in last):
+            return Forked(each, existed=found is not None)
+    raise _taken(engine, run_id, ordered)
+
+
+def _ids(run_id: str, new_id: str | None) -> list[str]:
+    """The ids that a fork may get, the first choice first."""
+    return [checked_run_id(new_id)] if new_id is not None else [checked_run_id(f"{run_id}.f{n}") for n in range(1, MOST_FORKS)]
+
+
+def _taken(engine: Engine, run_id: str, ordered: Ordered) -> Refusal:
+    last = _ids(run_id, ordered.new_id)[-1]
+    return Refusal(f"there is a run {last!r} in {engine.store.url} already; nothing was copied. Give another id")
 
 
 def _as_it_is(engine: Engine, packed: Packed, watch: Watch) -> Forked:
@@ -162,11 +193,10 @@ def _there(store: Store, packed: Packed) -> bool:
 
 
 def _with_gap(engine: Engine, packed: Packed) -> bool:
-    """A run from whose middle a prune has dropped records; what it refers to is told by its last record, put in behind the others."""
-    store, head = engine.store, packed.head
-    if packed.blobs is not None and packed.blobs.blob_refs(head.run_id):
-        raise Refusal(f"records of run {head.run_id!r} were pruned, and it has artifacts: it cannot be copied as it is. Move it instead")
-    return put_in_place(store, Repair(head.run_id, None, (), packed.rows, head, engine.clock.now_us(), "copy", f"from {packed.place}"))
+    """A run from whose middle a prune has dropped records."""
+    head, at_us, why = packed.head, engine.clock.now_us(), f"from {packed.place}"
+    refs = tuple(packed.blobs.blob_refs(head.run_id)) if packed.blobs is not None else ()
+    return put_in_place(engine.store, Repair(head.run_id, None, (), packed.rows, head, at_us, "copy", why, refs))
 
 
 def _as_fork(engine: Engine, packed: Packed, ordered: Ordered, at: str, watch: Watch) -> Forked:
@@ -175,15 +205,14 @@ def _as_fork(engine: Engine, packed: Packed, ordered: Ordered, at: str, watch: W
     run_id, new_id = packed.head.run_id, ordered.new_id
     refs = packed.blobs.blob_refs(run_id) if packed.blobs is not None else []
     _carry(engine, packed, watch)
-    ids = [checked_run_id(new_id)] if new_id is not None else [checked_run_id(f"{run_id}.f{n}") for n in range(1, MOST_FORKS)]
-    for each in ids:
+    for each in _ids(run_id, new_id):
         refuse_pruned(engine, each)
         reach("copy.before")
         made = branched(engine, each, packed.rows, journal, at=at, refs=refs, said=ordered.said, untouched=new_id is None)
         reach("copy.after")
         if made is not None:
             return made
-    raise Refusal(f"there is a run {ids[-1]!r} in {engine.store.url} already; nothing was copied. Give another id")
+    raise _taken(engine, run_id, ordered)
 
 
 def _carry(engine: Engine, packed: Packed, watch: Watch) -> None:

@@ -41,6 +41,17 @@ def new_run_id(agent: str) -> str:
     return f"{stem or 'run'}-{secrets.token_hex(6)}"
 
 
+def new_origin(run_id: str) -> str:
+    """The root of the keys of a run whose id another run may have in another store; no id has an `@`."""
+    return f"{run_id}@{secrets.token_hex(8)}"
+
+
+def origin_below(origin: str, child: str) -> str:
+    """The root of the keys of a run that comes of another one, as its child or fork: it then may have a namesake too."""
+    _, mark, token = origin.partition("@")
+    return f"{child}{mark}{token}"
+
+
 def new_owner() -> str:
     """An owner id: unique per process and opening, and telling a person where to look."""
     host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:40] or "host"

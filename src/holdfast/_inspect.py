@@ -39,6 +39,7 @@ PAGE = 500
 NEWEST = 200
 """Runs among which the id that was meant is looked for."""
 
+TRANSFERS = ("run sealed", "run handed over", "run moved", "run arrived", "run unsealed")
 FORKS = 20
 """Forks of a run that are named with it."""
 
@@ -123,6 +124,7 @@ class CheckpointView:
     state: dict[str, Any]
     known: list[Checkpoint]
     partial: dict[str, Any]
+    edited: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +244,7 @@ def show_at(engine: Engine, run_id: str, step_id: str) -> CheckpointView:
         state=_states(Journal.load(head, rows), [row for row in rows if row.kind == SAVED and row.seq > began], step_id, last_seq),
         known=[line for line in lines if line.step_id not in ("", step_id) and line.seq < shown.seq and not line.superseded],
         partial={} if isinstance(outcome, rec.StepDone) else saved,
+        edited=next((line.note for line in reversed(mine) if line.state == "step edited" and not line.superseded), ""),
     )  # fmt: skip
 
 
@@ -423,7 +426,8 @@ def _stands(journal: Journal, lines: Sequence[Checkpoint]) -> str:
     """What was said last about the run as a whole; of a blocked one, what does not fit."""
     if journal.head.status == "blocked":
         return _why_blocked(journal)
-    return next((line.note for line in reversed(lines) if line.state.startswith("run ")), "")
+    passes = TRANSFERS if journal.head.status not in ("queued", "moving", "moved") else ()  # it stands as it stood before it was moved
+    return next((line.note for line in reversed(lines) if line.state.startswith("run ") and line.state not in passes), "")
 
 
 def _undoing(journal: Journal) -> str:

@@ -90,11 +90,13 @@ def ordered(engine: Engine, target: Store, run_id: str, *, by: str, reason: str)
 
 
 def planned(order: Order) -> Moving:
-    """What a move would do, if nothing hinders it; nothing is changed."""
+    """What a move would do, or what hinders it; nothing is changed."""
     journals = [Journal.load(*loaded(order.engine, run_id)) for run_id in _family(order.engine, order.run_id)]
     seal = _seal_of(order.engine, order.run_id)
     if journals[0].head.status != "moved" and seal is None:
         _refuse_unfit(order, journals)
+    else:
+        _refuse_other_place(order)
     return _report(order, [journal.head for journal in journals])
 
 

@@ -423,7 +423,7 @@ def _refuse_final(head: Head) -> None:
 
 def _encoded(landed: object) -> str:
     try:
-        return json.dumps(landed, ensure_ascii=False, allow_nan=False).encode().decode()
+        return json.dumps(landed, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode().decode()
     except (TypeError, ValueError) as error:
         raise Refusal(f"it must be JSON ({error}); nothing was changed") from error
 

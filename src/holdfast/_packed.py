@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, cast
 
 from ._clock import Clock
 from ._failpoints import reach
-from ._packing import Key, Known, Packer, Rows, TakesLong, Unpacker, escaped, is_packed, is_worth_it, needed_from, verified_blob
+from ._packing import Key, Known, Packer, Rows, TakesLong, Unpacker, is_packed, is_worth_it, needed_from, verified_blob
 from .errors import StoreBusy, StoreDamaged
-from .store import Append, Head, Live, Prunable, Repair, Repairable, Row, Shedding, Shelf, Stale, Store
+from .store import Append, Head, Live, Prunable, Repair, Repairable, Row, Shedding, Shelf, Stale, Store, Transaction
 
 KEPT_BYTES = 64 * 1024 * 1024
 """Bytes of values that later ones may be like, of all runs together; what is forgotten beyond that is next written as a whole."""
@@ -55,6 +56,12 @@ class Trails:
         with self._lock:
             self._drop(run_id)
 
+    def doubt(self, head: Head) -> None:
+        """Forget what is known of another run that had this id, and stood at the same place: a fence tells the two apart no more."""
+        found = self.runs.get(head.run_id)
+        if found is not None and (found.epoch, found.seq) == (head.epoch, head.seq) and found.digest != head.digest:
+            self.forget(head.run_id)
+
     def remember(self, head: Head, known: Mapping[Key, Known]) -> None:
         """What is known at this place; whoever reads an earlier one must not set back who writes, and who writes forgets first."""
         trail = Trail(head.epoch, head.seq, head.digest, known)
@@ -79,11 +86,11 @@ class PackedStore:
     def __init__(self, store: Store, clock: Clock) -> None:
         self.inner, self.url, self.inline = store, store.url, store.inline
         self._able: Any = store
-        self._clock, self._trails = clock, Trails()
+        self._clock, self.trails = clock, Trails()
         self._shelf = store if isinstance(store, Shelf) else None
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
-        runs = self._trails.runs
+        runs = self.trails.runs
         for one in batch:
             if one.run_id in runs:
                 return self._append(batch, wait=wait)
@@ -93,7 +100,7 @@ class PackedStore:
         return self.inner.append(batch, wait=wait)
 
     def _append(self, batch: Sequence[Append], *, wait: bool, tries: int = TRIES) -> list[Stale | None]:
-        packers = [self._packer(one, brief=not wait) for one in batch]
+        packers = [self.packer(one, brief=not wait) for one in batch]
         try:
             answers = self.inner.append([_packed(one, packer) for one, packer in zip(batch, packers, strict=True)], wait=wait)
         except TakesLong:  # who does not wait for a lock, on an event loop, does not wait for a blob either
@@ -102,18 +109,19 @@ class PackedStore:
             raise
         except BaseException:
             for one in batch:
-                self._trails.forget(one.run_id)
+                self.trails.forget(one.run_id)
             raise
         for index, (one, packer, stale) in enumerate(zip(batch, packers, list(answers), strict=True)):
-            self._trails.forget(one.run_id)
+            self.trails.forget(one.run_id)
             if stale is None and one.head.owner is not None and packer.known:
-                self._trails.remember(one.head, packer.known)
+                self.trails.remember(one.head, packer.known)
             if stale is not None and set(stale.missing) & set(packer.blobs) and tries:
                 (answers[index],) = self._append([one], wait=wait, tries=tries - 1)
         return answers
 
-    def _packer(self, one: Append, *, brief: bool) -> Packer:
-        trail = self._trails.runs.get(one.run_id)
+    def packer(self, one: Append, *, brief: bool) -> Packer:
+        """What packs an append, like what is known where the run stands."""
+        trail = self.trails.runs.get(one.run_id)
         fits = trail is not None and (trail.epoch, trail.seq) == (one.epoch, one.seq)
         return self._anew(trail.known if trail is not None and fits else {}, brief=brief)
 
@@ -131,9 +139,10 @@ class PackedStore:
         return found and self._loaded(*found)
 
     def _loaded(self, head: Head, rows: Sequence[Row]) -> Loaded:
+        self.trails.doubt(head)
         if not any(map(is_packed, rows)):
             return head, rows
-        return head, Rows(rows, partial(Unpacker, rows, self._fetch), partial(self._trails.remember, head))
+        return head, Rows(rows, partial(Unpacker, rows, self._fetch), partial(self.trails.remember, head))
 
     def _fetch(self, digest: str) -> bytes:
         file = None if self._shelf is None else self._shelf.open_blob(digest)
@@ -155,7 +164,7 @@ class PackedStore:
 
     def _from_the_trail(self, run_id: str, seq: int) -> Loaded | None:
         """The same with what is known of earlier records, if the run still holds what it did then."""
-        trail = self._trails.runs.get(run_id)
+        trail = self.trails.runs.get(run_id)
         found = None if trail is None or trail.seq > seq else self._able.rows_after(run_id, trail.seq - 1)
         if trail is None or not found or not found[1] or (found[1][0].seq, found[1][0].digest) != (trail.seq, trail.digest):
             return None
@@ -165,7 +174,7 @@ class PackedStore:
             plain = [row for row in map(unpacker.certain, rows[1:]) if row.seq > seq]
         except (ValueError, TypeError):  # they were packed anew, and are like other records than those of the trail
             return None
-        self._trails.remember(head, unpacker.known)
+        self.trails.remember(head, unpacker.known)
         return head, plain
 
     def _from_all(self, run_id: str, seq: int) -> Loaded | None:
@@ -179,16 +188,19 @@ class PackedStore:
         return head, Rows(rows, partial(Unpacker, rows, self._fetch), lambda _: None)
 
     def _set_aside(self, repair: Repair) -> bool:
-        """The good rows as they are stored: what they are like is before them, and stays. What follows them is not packed."""
-        self._trails.forget(repair.run_id)
+        """The good rows as they are stored: what they are like is before them, and stays. What follows them is like none of them.
+
+        A run that comes back from another store comes so, whole: nothing of it becomes a blob, since a repair cannot refer to any.
+        """
+        self.trails.forget(repair.run_id)
         _, raw = self._able.found(repair.run_id)
-        unpacker, good, kept = Unpacker(raw, self._fetch), iter(repair.good), list[Row]()
+        unpacker, packer, good, kept = Unpacker(raw, self._fetch), Packer({}, None), iter(repair.good), list[Row]()
         wanted = next(good, None)
         for row in raw:
             if wanted is not None and unpacker.plain(row) == wanted:
                 kept.append(row)
                 wanted = next(good, None)
-        answer: bool = wanted is None and self._able.set_aside(repair._replace(good=kept, rows=[escaped(row) for row in repair.rows]))
+        answer: bool = wanted is None and self._able.set_aside(repair._replace(good=kept, rows=[packer.pack(row) for row in repair.rows]))
         return answer
 
     def _shed(self, shedding: Shedding) -> bool:
@@ -197,7 +209,7 @@ class PackedStore:
         found = self.inner.load(run_id)
         if found is None or found[0] != shedding.found:
             return False
-        self._trails.forget(run_id)
+        self.trails.forget(run_id)
         new = {row.seq: row for row in shedding.rows}
         unpacker, packer, changed = Unpacker(found[1], self._fetch), self._anew({}), list[Row]()
         for raw in found[1]:
@@ -215,7 +227,30 @@ class PackedStore:
             raise StoreDamaged(self.url, f"record {row.seq} cannot be put together, so nothing was changed: {error}") from error
 
 
-OWN_WAY = ("rows_after", "found", "set_aside", "shed")
+    @contextmanager
+    def _transaction(self) -> Iterator[Transaction]:
+        with self._able.transaction() as inner:
+            yield PackedTransaction(self, inner)
+
+
+class PackedTransaction:
+    """A transaction of the user's whose append is packed too, but without blobs: one that is kept meanwhile it may not see."""
+
+    def __init__(self, store: PackedStore, inner: Transaction) -> None:
+        self._store, self._inner = store, inner
+        self.connection, self.again = inner.connection, inner.again
+
+    def commit(self, append: Append) -> Stale | None:
+        store = self._store
+        packer = Packer(store.packer(append, brief=False).known, None)
+        store.trails.forget(append.run_id)
+        stale = self._inner.commit(_packed(append, packer))
+        if stale is None and packer.known:
+            store.trails.remember(append.head, packer.known)
+        return stale
+
+
+OWN_WAY = ("rows_after", "found", "set_aside", "shed", "transaction")
 """What only some stores can do, and is done in another way over packed rows."""
 ABILITIES = (Repairable, Live, Prunable, Shelf)
 
@@ -225,7 +260,7 @@ def packed(store: Store, clock: Clock) -> Store:
     if isinstance(store, PackedStore):
         return store
     names = {*dir(store), *(name for each in (Store, *ABILITIES) for name in vars(each))} - {"url", "inline"}
-    able = (name for name in names if not name.startswith("_") and hasattr(store, name))
+    able = (name for name in names if not name.startswith("_") and getattr(store, name, None) is not None)
     told = frozenset((name, callable(getattr(store, name))) for name in able if name not in vars(PackedStore))
     return cast("Store", _kind(told)(store, clock))
 

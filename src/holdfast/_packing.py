@@ -6,7 +6,7 @@ A packed value begins with `=`, as no JSON does, and goes on as JSON text:
 |---|---|
 | `={"like":12,"start":900,"end":2,"text":"..."}` | the first 900 and the last 2 bytes of this field in record 12, with that between |
 | `={"blob":SHA-256,"size":70000,"zlib":true}` | in a blob, compressed, so many bytes once it is not |
-| `={"zlib":BASE64,"size":70000}` | here, compressed, where the store keeps no blobs |
+| `={"zlib":BASE64,"size":70000}` | here, compressed, where there can be no blob: by its store, in a repair, in a user's transaction |
 | `==...` | what follows the first `=`: a value that begins with one itself |
 
 `base64` stands in the place of `text` where that is no text. What is not packed stands as it is. A record is only ever like an earlier one
@@ -74,11 +74,6 @@ def is_worth_it(row: Row) -> bool:
     if args is not None and (len(args) > GROWS_FROM or args[:1] == MARK):
         return True
     return value is not None and (value[:1] == MARK or (len(value) > GROWS_FROM and (row.kind in STATES or len(value) > BLOB_FROM)))
-
-
-def escaped(row: Row) -> Row:
-    """The row as it is written where nothing is packed."""
-    return row._replace(value=row.value and escaped_bytes(row.value), args=row.args and escaped_bytes(row.args))
 
 
 def escaped_bytes(plain: bytes) -> bytes:

@@ -66,7 +66,7 @@ def put_in_place(target: Store, repair: Repair) -> bool:
         return True
     if repair.found is not None:
         return False
-    (stale,) = target.append([Append(repair.run_id, 0, 0, repair.rows, repair.head)])
+    (stale,) = target.append([Append(repair.run_id, 0, 0, repair.rows, repair.head, (), repair.refs)])
     return stale is None
 
 

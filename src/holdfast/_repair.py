@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from . import _records as rec
 from ._calls import shown_call
@@ -22,7 +22,7 @@ from ._options import AWAY, STATUSES
 from ._replay import History
 from .codec.fingerprint import args_match
 from .errors import Damaged, Refusal, StoreDamaged, UnknownRun
-from .store import Head, Repair, Repairable, Row
+from .store import HandEdited, Head, Repair, Repairable, Row
 
 WATCH_S = 0.2
 """How often an owner that is not proven dead is looked at."""
@@ -50,6 +50,8 @@ class Mending:
     doubts: list[str]
     status: str
     done: bool
+    files: list[str] = field(default_factory=list)
+    """Files that somebody changed by hand; they are put back, and what was written there is kept aside."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +92,12 @@ def repair(engine: Engine, run_id: str, *, dry_run: bool, by: str, reason: str) 
     head, rows = store.found(checked_run_id(run_id))
     if head is None and not rows:
         raise UnknownRun(run_id, store.url)
-    damage = _examined(run_id, head, rows, unread=_unread_why(engine, run_id, rows))
+    damage = _examined(run_id, head, rows, unread=_unloaded(engine, run_id, rows))
     _refuse_half_fork(damage)
     _refuse_moved(damage)
     _refuse_lost_generations(damage)
     mending, records = _decided(damage, by=by, reason=reason)
+    mending = replace(mending, files=_edited(engine, run_id))
     if dry_run:
         return mending
     _refuse_owned(engine, damage)
@@ -141,19 +144,26 @@ def _refuse_lost_generations(damage: _Damage) -> None:
         raise Refusal(f"{lost}; nothing was changed. {remedy}")
 
 
-def _unread_why(engine: Engine, run_id: str, rows: Sequence[Row]) -> str:
+def _edited(engine: Engine, run_id: str) -> list[str]:
+    return [one.path for one in engine.store.edited(run_id)] if isinstance(engine.store, HandEdited) else []
+
+
+def _unloaded(engine: Engine, run_id: str, rows: Sequence[Row]) -> Damaged | None:
     """Why the store does not give the rows that are there, by its pointers, indexes or files; nothing where it does."""
+    behind = len(rows) + 1
     try:
         loaded = engine.store.load(run_id)
     except Damaged as error:
-        return error.what
+        files = _edited(engine, run_id)
+        told = f"{', '.join(files)} {'is' if len(files) == 1 else 'are'} not what was recorded"
+        return Damaged(run_id, error.seq, told) if files else Damaged(run_id, behind, error.what)
     except StoreDamaged:
-        return POINTERS
+        return Damaged(run_id, behind, POINTERS)
     pointers = any(told.startswith(f"run {run_id}: ") or "index" in told for told in engine.store.check())
-    return "" if loaded is not None and loaded[1] == rows and not pointers else POINTERS
+    return None if loaded is not None and loaded[1] == rows and not pointers else Damaged(run_id, behind, POINTERS)
 
 
-def _examined(run_id: str, head: Head | None, rows: Sequence[Row], *, unread: str) -> _Damage:
+def _examined(run_id: str, head: Head | None, rows: Sequence[Row], *, unread: Damaged | None) -> _Damage:
     good: list[tuple[Row, rec.Record]] = []
     try:
         for each in verified(head or empty_head(run_id), rows):
@@ -161,9 +171,9 @@ def _examined(run_id: str, head: Head | None, rows: Sequence[Row], *, unread: st
     except Damaged as error:
         damage = error if head is not None or len(good) < len(rows) else Damaged(run_id, len(good) + 1, "its head is gone")
     else:
-        damage = Damaged(run_id, len(good) + 1, unread)
-        if not unread:
+        if unread is None:
             raise Refusal(f"run {run_id!r} is not damaged; nothing was changed")
+        damage = unread
     if not good:
         raise Refusal(
             f"no record of run {run_id!r} is good ({damage.what}), so there is nothing to go back to; nothing was changed. "

@@ -45,15 +45,22 @@ class Transferring:
         would be moved, or what hinders it.
         """
         from . import _moving, _operate
+        from .stores.planning import PlannedStore
 
         who = by or _operate.somebody()
         if back == (to is not None) or (back and dry_run):
             raise Misuse("move takes one of to=, which dry_run=True goes with, and back=True; nothing was changed")
         if to is None:
             return _moving.take_back(self.engine, run_id, by=who, reason=reason)
-        with self.beside(to) as target:
+        with self.beside(to, make=False) as target:  # a store that is not there is made when nothing hinders the move
             order = _moving.ordered(self.engine, target.engine.store, run_id, by=who, reason=reason)
-            return _moving.planned(order) if dry_run else _moving.move(order, self.watch)
+            if not dry_run and not isinstance(target.store, PlannedStore):
+                return _moving.move(order, self.watch)
+            plan = _moving.planned(order)
+        if dry_run:
+            return plan
+        with self.beside(to) as target:
+            return _moving.move(order._replace(target=target.engine.store), self.watch)
 
     def copy(
         self,
@@ -74,22 +81,27 @@ class Transferring:
 
         ordered = _copying.Ordered(_copying.word(by or _operate.somebody(), reason), new_id, dry_run)
         if _copying.is_archive(what):
-            with self.beside(to) if to is not None else _itself(self) as target:
+            with self.beside(to, make=not dry_run) if to is not None else _itself(self) as target:
                 return _copying.read_back(target.engine, Path(what), ordered, self.watch)
         if to is None:
             raise Misuse("copy needs to=, another store or a file that ends in .holdfast; nothing was copied")
         if not isinstance(to, Store) and _copying.is_archive(to):
             return _copying.write_out(self.engine, str(what), Path(str(to)), ordered, self.watch)
-        with self.beside(to) as target:
+        with self.beside(to, make=not dry_run) as target:
             return _copying.copy(self.engine, target.engine, str(what), ordered, self.watch)
 
     @contextmanager
-    def beside(self, place: Store | str | Path) -> Iterator[Any]:
-        """Another store, opened for as long as it is used; one that somebody else has opened stays open."""
+    def beside(self, place: Store | str | Path, *, make: bool = True) -> Iterator[Any]:
+        """Another store, opened for as long as it is used; one that somebody else has opened stays open.
+
+        With make=False none is created: an empty one stands in for it.
+        """
         if str(place) == MEMORY:
             raise Misuse("a store in memory is gone with this process, and the run would be too; nothing was changed. Name another store")
+        from .stores.planning import open_planned
+
         opening: Any = type(self)
-        other = opening(place)
+        other = opening(place if make or isinstance(place, Store) else open_planned(place))
         try:
             yield other
         finally:

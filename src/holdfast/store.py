@@ -134,6 +134,8 @@ class Repair(NamedTuple):
     at_us: int
     by: str
     why: str
+    refs: Sequence[str] = ()
+    """The blobs that `rows` refer to, in a store that is a `Shelf`."""
 
 
 class Aside(NamedTuple):
@@ -272,8 +274,8 @@ class Repairable(Protocol):
     def set_aside(self, repair: Repair) -> bool:
         """In one transaction: keep the head and every row that is not good where `aside` finds them, and put `rows` and `head` in place.
 
-        False, with nothing changed, where the head is not the one that was found: somebody has moved the run. `StoreDamaged`, with nothing
-        changed, where the store would not be whole afterwards.
+        False, with nothing changed, where the head is not the one that was found (somebody has moved the run), or where a blob is not
+        there. `StoreDamaged`, with nothing changed, where the store would not be whole afterwards.
         """
 
     def aside(self, run_id: str) -> list[Aside]:

@@ -20,7 +20,8 @@ from holdfast.cli.screen import Screen, complain
 from holdfast.cli.wording import count
 from holdfast.errors import StoreError
 from holdfast.store import Finding, Grade, Topic
-from holdfast.stores.opening import open_store
+from holdfast.stores.opening import open_store, place_of
+from holdfast.stores.planning import open_planned
 
 
 class Health(IntEnum):
@@ -54,15 +55,16 @@ def doctor(
     """Examine a store: what it rests on, and what a crash could cost.
 
     Versions, permissions, settings, file system, clock, room and speed, and runs that were left behind. No run is touched, and nothing
-    stays of what is written to measure.
+    stays of what is written to measure. Of a path at which there is no store yet, what one would rest on there is told.
     """
     if url is not None and store is not None:
         raise UsageError("name the store once: holdfast doctor URL")
     named, because = meant(url if url is not None else store)
     screen = Screen(None, as_json)
     try:
-        refuse_missing(named, "named on the command line" if url is not None else because)
-        with closing(open_store(named)) as opened:
+        if url is None:
+            refuse_missing(named, because)
+        with closing(open_planned(named) if place_of(named) is not None else open_store(named)) as opened:
             found, where = _doctor.diagnosed(opened, SystemClock()), opened.url
     except StoreError as error:
         return _closed(error, as_json=as_json)

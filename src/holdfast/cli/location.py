@@ -10,6 +10,7 @@ from holdfast.errors import StoreError
 from holdfast.stores.opening import place_of
 
 STORE_VARIABLE = "HOLDFAST_STORE"
+OPTION, ARGUMENT = "named by --store", "named on the command line"
 MEMORY = "memory:"
 ABOUT = "holdfast.json"
 """What makes a folder a store."""
@@ -26,9 +27,10 @@ def opened(named: str | None) -> Holdfast:
     return Holdfast(existing(named))
 
 
-def existing(named: str | None) -> str:
-    """The URL of the store that is meant; `StoreMissing` where a file is that is not there."""
+def existing(named: str | None, said: str = OPTION) -> str:
+    """The URL of the store that is meant; `StoreMissing` where a file is that is not there. `said` is how it was named, if it was."""
     url, because = meant(named)
+    because = said if named is not None else because
     if url == MEMORY:
         raise StoreMissing(MEMORY, "this store lives inside one process, and the command line is another. Name a file with --store")
     refuse_missing(url, because)
@@ -54,7 +56,7 @@ def _is_missing(path: Path) -> bool:
 def meant(named: str | None) -> tuple[str, str]:
     """The URL of the store that is meant, and why this one."""
     if named is not None:
-        return named, "named by --store"
+        return named, OPTION
     if from_environment := os.environ.get(STORE_VARIABLE):
         return from_environment, f"named by {STORE_VARIABLE}"
     root = project_root(Path.cwd())

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.exits import Exit
-from holdfast.cli.location import existing
+from holdfast.cli.location import ARGUMENT, existing
 from holdfast.cli.options import JsonOption, StoreOption, UsageError, examples
 from holdfast.cli.page import Line
 from holdfast.cli.screen import Screen
@@ -30,6 +30,6 @@ def migrate(
     """
     if url is not None and store is not None:
         raise UsageError("say the store once: URL or --store URL")
-    found = migrated(existing(url or store), dry_run=dry_run)
+    found = migrated(existing(url, ARGUMENT) if url is not None else existing(store), dry_run=dry_run)
     Screen(url or store, as_json).say([Line(found.said())], **found._asdict())
     return Exit.FINE

@@ -16,6 +16,7 @@ from holdfast.cli.options import ByOption, JsonOption, ReasonOption, RunArgument
 from holdfast.cli.page import Commands, Facts, Line, Page
 from holdfast.cli.screen import Screen
 from holdfast.cli.wording import count
+from holdfast.stores.planning import open_planned
 
 MOVE_EXAMPLES = examples(
     "holdfast move order-47 --to postgresql://user@host/agents", "holdfast move order-47 --to other.db --dry-run",
@@ -78,11 +79,16 @@ def copy(
     if to is None and not is_archive(what):
         raise UsageError("say --to URL, or --to FILE.holdfast")
     screen = Screen(store, as_json)
-    with Holdfast(to) if to is not None and is_archive(what) else opened(store) as holdfast:
+    with _reading(to, dry_run=dry_run) if to is not None and is_archive(what) else opened(store) as holdfast:
         holdfast.watch = screen.followed  # type: ignore[method-assign]
         found = holdfast.copy(what, to=None if is_archive(what) else to, new_id=new_id, dry_run=dry_run, by=by, reason=reason)
         screen.say(copying_page(found), store=holdfast.store.url, copy=found)
     return Exit.FINE
+
+
+def _reading(to: str, *, dry_run: bool) -> Holdfast:
+    """The store that an archive is read into."""
+    return Holdfast(open_planned(to) if dry_run else to)
 
 
 def moving_page(found: Moving) -> Page:
@@ -91,7 +97,9 @@ def moving_page(found: Moving) -> Page:
     family = f", with {count(children, 'child run')}" if children else ""
     if found.back:
         return [Line(f"the move of {run} to {found.to} is taken back: it is {found.status} here, as before")]
-    if not found.done:
+    if not found.done and found.status == "moved":
+        head = f"{run} is in {found.to}{family}: it was moved before, and nothing would be changed"
+    elif not found.done:
         head = f"{run} would be moved to {found.to}{family}; nothing is changed yet"
     elif found.existed:
         head = f"{run} is in {found.to}{family}: it was moved before"
@@ -104,7 +112,7 @@ def moving_page(found: Moving) -> Page:
 
 def copying_page(found: Copying) -> Page:
     """What a copy did, or would do."""
-    would, there = "" if found.done else "would be ", " already" if found.existed else ""
+    would, there = "" if found.done or found.existed else "would be ", " already" if found.existed else ""
     if is_archive(found.to):
         head = f"{found.run_id} {would or 'is '}copied to {found.to}"
     elif found.status in FINAL:

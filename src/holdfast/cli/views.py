@@ -108,12 +108,13 @@ def in_words(run: RunView) -> tuple[str, str]:
         case "cancelled":
             text = f"cancelled {run.note}{f'; step {run.current.step_id} stays in doubt' if run.current else ''}"
         case _:
-            text = run.status
+            text = f"{run.status} {run.note}" if run.status in ("moved", "moving") else run.status
     return text, STATUS_STYLES.get(run.status, "")
 
 
 def _after(note: str) -> str:
-    return f": {note}" if note else ""
+    """What was said last, behind where the run stands; of one that was moved here, where it came from."""
+    return f"; it came {note}" if note.startswith("from ") else f": {note}" if note else ""
 
 
 def _run_facts(run: RunView, now_us: int) -> list[Fact]:
@@ -215,7 +216,7 @@ def checkpoint_page(view: CheckpointView, setting: Setting) -> Page:
     facts += [("took", duration(line.duration_s))] if line.duration_s is not None else []
     facts += [("key", line.key)] if line.key else []
     facts += [("arguments", as_json(view.arguments))] if view.arguments is not None else []
-    facts += [_outcome(view)]
+    facts += [_outcome(view), *([("edited", view.edited)] if view.edited else [])]
     facts += [(f"saved {name}", as_json(value)) for name, value in view.partial.items()]
     facts += [("usage", as_json(each)) for each in view.usage]
     facts += [(_state_label(name), as_json(value)) for name, value in view.state.items()]
@@ -302,7 +303,8 @@ def repair_page(mending: Mending, setting: Setting) -> Page:
     if mending.unreadable:
         unread = f"{count(mending.unreadable, 'record')} could not be read: an effect may have happened that is not known"
         page += [Line(f"{unread}. Look outside before it goes on", "bold red")]
-    following = f"holdfast resume {mending.run_id} --here APP.py" if mending.done else f"holdfast check {mending.run_id} --repair"
+    onward = f"show {mending.run_id}" if mending.status in ("done", "cancelled") else f"resume {mending.run_id} --here APP.py"
+    following = f"holdfast {onward}" if mending.done else f"holdfast check {mending.run_id} --repair"
     commands = ["holdfast inbox", following] if mending.done and mending.doubts else [following]
     return [*page, GAP, Line("Next:", "bold"), Commands([setting.command(command) for command in commands])]
 
@@ -310,5 +312,9 @@ def repair_page(mending: Mending, setting: Setting) -> Page:
 def _repair_facts(mending: Mending) -> list[Fact]:
     facts: list[Fact] = [("damage", f"at record {mending.bad_seq}: {mending.what}"), ("stays", f"records 1 to {mending.keeps}")]
     facts += [("goes back to", mending.checkpoint or "its beginning")] if mending.status == "blocked" else []
-    facts += [("moved aside", f"{count(mending.moved, 'record')} and the head as it was")]
+    if mending.files:
+        put = "is put back" if mending.done else "would be put back"
+        facts += [("files", f"what was recorded {put}; what was written there {'is' if mending.done else 'would be'} kept aside")]
+    if mending.moved or not mending.files:
+        facts += [("moved aside", f"{count(mending.moved, 'record')} and the head as it was")]
     return [*facts, ("stands as", mending.status)]

@@ -68,6 +68,14 @@ class FileShelf:
         with os_errors(self._url):
             return self._blobs.open(digest)
 
+    def fetched(self, digest: str) -> bytes:
+        """All of a blob; ValueError where it is not there."""
+        file = self.open_blob(digest)
+        if file is None:
+            raise ValueError(f"the blob {digest[:12]} is not there")
+        with file:
+            return file.read()
+
     def blob_refs(self, run_id: str) -> list[str]:
         return [name for name in self._place.names(f"{RUNS}{safe(run_id)}/artifacts/") if NAME.fullmatch(name)]
 

@@ -9,10 +9,13 @@ from pathlib import Path
 from holdfast.errors import StoreDamaged, StoreFailed, StoreForeign, StoreNewer
 from holdfast.store import FORMAT
 from holdfast.stores._files_place import HALF_WRITTEN, FilesPlace
-from holdfast.stores._os_errors import os_errors
+from holdfast.stores._os_errors import os_errors, refuse_nowhere, refuse_unwritable
 from holdfast.stores._sealed import Unreadable, with_seal, without_seal
 
 ABOUT = "holdfast.json"
+UNVERSIONED = ".gitignore"
+PASSING = b"# of the processes that are at work now, not of the runs\nowners/\n.locks/\n.live/\n.half-written/\n.sweep-lock\n"
+"""What a folder under git does not keep."""
 
 
 def prepared(path: Path, url: str) -> FilesPlace:
@@ -20,15 +23,30 @@ def prepared(path: Path, url: str) -> FilesPlace:
     with os_errors(url):
         if path.exists() and not path.is_dir():
             raise StoreForeign(url, "this is a file, not a folder; it was left as it is. Name another path, or sqlite:/// for a database")
+        refuse_nowhere(path, url)
         path.mkdir(mode=0o700, exist_ok=True)  # one folder at the most: a path that was mistyped is not built up
-        if not (path / ABOUT).exists() and {entry.name for entry in path.iterdir()} - {HALF_WRITTEN}:
+        if not (path / ABOUT).exists() and _holds_others(path):
             raise StoreForeign(url, "this folder holds other things and is no store; it was left as it is. Name a folder of its own")
         place = FilesPlace(path, url)
     _refuse_unlinkable(path / HALF_WRITTEN, url)
     if not place.has(ABOUT):
         place.create(ABOUT, with_seal({"store": "holdfast", "format": FORMAT, "id": secrets.token_hex(16)}))
+        place.create(UNVERSIONED, PASSING)
     _refuse_unknown(place)
     return place
+
+
+def is_missing(path: Path, url: str) -> bool:
+    """Whether nothing is at `path`, or an empty folder; where no store could be made there, that is raised. Nothing is created."""
+    with os_errors(url):
+        if path.exists() and (not path.is_dir() or _holds_others(path)):
+            return False
+        refuse_unwritable(refuse_nowhere(path, url), url)
+    return True
+
+
+def _holds_others(path: Path) -> bool:
+    return bool({entry.name for entry in path.iterdir()} - {HALF_WRITTEN})
 
 
 def _refuse_unknown(place: FilesPlace) -> None:

@@ -13,10 +13,12 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, NamedTuple
 
-from holdfast.errors import Damaged, StoreError
+from holdfast._packing import Fetch, Key, Known, Unpacker
+from holdfast.errors import Damaged, StoreDamaged, StoreError
 from holdfast.store import HandEdit, Row
 from holdfast.stores._files_place import FilesPlace
 from holdfast.stores._journal_runs import RUNS, Piece, Runs, new_token, seq_name
@@ -24,27 +26,41 @@ from holdfast.stores._safe_names import label, safe
 from holdfast.stores._sealed import Commit, Unreadable, opened, pretty, row_of, shown, with_seal, without_seal
 
 TOGETHER = 20
-"""A commit of more rows than this (an imported run) is shown as a file for each."""
+"""A commit of more rows than this is shown as a file for each; so is one with which a run comes in, moved, copied or as a fork."""
 VIEW = re.compile(r"(\d{6,})-[a-z0-9_.-]+\.json")
 NAMED = re.compile(rb'\{"name":"([^"\\]+)"')
 STATES = ("state.saved", "state.edited")
 TURNING = ("step.edited", "state.edited", "run.accepted", "run.forked", "run.continued")
 """Records behind which the states are others than those that were saved last."""
+SHOWN = 60
+"""Characters of a value in a message."""
 MOST_KNOWN = 1000
 """Runs of which it is remembered what their agents know."""
 
 CHANGED = (
-    "{path} is not what was recorded. If you edited it: holdfast edit {run_id} --adopt; to put back what was recorded: "
-    "holdfast check {run_id} --repair"
+    "{path} is not what was recorded, which is still there. If you edited it: holdfast edit {run_id} --adopt; to put back what was "
+    "recorded: holdfast check {run_id} --repair"
+)
+GONE = (
+    "the sealed commits of run {run_id!r} are gone, and {path} still tells of them; nothing was changed. Restore a backup, or move the "
+    "folder of that run away"
 )
 
 
-class FileViews:
-    """The views of all runs in a place."""
+class Knowing(NamedTuple):
+    """What the agent of a run knows: each state as a whole, and what later ones may be told as differences from."""
 
-    def __init__(self, place: FilesPlace) -> None:
-        self._place = place
-        self._knows: dict[str, tuple[str, dict[str, bytes]]] = {}
+    status: str = ""
+    states: Mapping[str, bytes] = {}
+    packed: Mapping[Key, Known] = {}
+
+
+class FileViews:
+    """The views of all runs in a place; `fetch` gives the blobs in which large states are."""
+
+    def __init__(self, place: FilesPlace, fetch: Fetch) -> None:
+        self._place, self._fetch = place, fetch
+        self._knows: dict[str, Knowing] = {}
         self._overlooked: set[str] = set()
 
     def show(self, key: str, name: str, data: bytes, commit: Commit) -> None:
@@ -62,7 +78,7 @@ class FileViews:
             self._write(key, view, content)
         self._knows.pop(key, None)
         with contextlib.suppress(OSError, StoreError):
-            self._write_state(key, commit, fold(commit.rows))
+            self._write_state(key, commit, self._folded(commit))
 
     def refuse_changed(self, run_id: str, pieces: Sequence[Piece]) -> None:
         key = safe(run_id)
@@ -74,7 +90,7 @@ class FileViews:
             if self._moved(key, pieces):
                 return
             if found is not None and _changed(found, content):
-                raise Damaged(run_id, seq, CHANGED.format(path=self._path(key, name), run_id=run_id))
+                raise Damaged(run_id, _record_in(found, content) or seq, CHANGED.format(path=self._path(key, name), run_id=run_id))
             self._write(key, name, content)
         self._refuse_orphans(run_id, pieces, there)
 
@@ -96,7 +112,21 @@ class FileViews:
                 behind = at > pieces[-1].first() and self._told(run_id, name, pieces) is None
                 if commit is not None and commit[1].head.run_id == run_id and not behind and not _within(commit[1], pieces):
                     found[at] = Piece(pieces[-1].generation() + seq_name(at), *commit)
-        return [found[at] for at in sorted(found)]
+        kept = [found[at] for at in sorted(found)]
+        return [self._pieced(run_id, piece, following) for piece, following in zip_longest(kept, kept[1:])]
+
+    def _pieced(self, run_id: str, piece: Piece, following: Piece | None) -> Piece:
+        """A commit that cannot be read, put together from views of one record each; its head is only known by the commit behind it."""
+        if piece.commit is not None or following is None or following.commit is None:
+            return piece
+        folder, first, end = f"{RUNS}{safe(run_id)}/journal/", max(1, piece.first()), following.first()
+        names = [name for name in self._place.names(folder) if VIEW.fullmatch(name) and first <= _number(name) < end]
+        rows = [row for name in names for row in _rows_shown(run_id, self._place.read(folder + name))]
+        rows.sort(key=lambda row: row.seq)
+        if [row.seq for row in rows] != list(range(first, end)):
+            return piece
+        head = following.commit.head._replace(epoch=rows[-1].epoch, seq=rows[-1].seq, digest=rows[-1].digest)
+        return piece._replace(commit=Commit(rows, head, ""))
 
     def edited(self, run_id: str, pieces: Sequence[Piece]) -> list[HandEdit]:
         """The views that somebody changed."""
@@ -139,6 +169,8 @@ class FileViews:
                 continue
             if self._told(run_id, name, pieces) and not self._moved(safe(run_id), pieces):
                 path = self._path(safe(run_id), name)
+                if not pieces:
+                    raise StoreDamaged(self._place.url, GONE.format(path=path, run_id=run_id))
                 raise Damaged(run_id, last + 1, f"its sealed commit is missing, of which {path} still tells")
 
     def _told(self, run_id: str, name: str, pieces: Sequence[Piece]) -> Commit | None:
@@ -164,25 +196,37 @@ class FileViews:
                 os.close(fd)
 
     def _show_state(self, key: str, commit: Commit) -> None:
-        status, states = self._knows.get(key, ("", {}))
-        saved = {row.step_id: row.value or b"null" for row in commit.rows if row.kind in STATES}
+        before = self._knows.get(key, Knowing())
+        saved = [row for row in commit.rows if row.kind in STATES]
         turned = any(row.kind in TURNING for row in commit.rows)
-        if not (saved or turned or status != commit.head.status):
+        if not (saved or turned or before.status != commit.head.status):
             return
-        if turned or (not status and commit.rows[0].seq > 1):
-            states = fold(self._rows(commit.head.run_id))
-        self._write_state(key, commit, states | ({} if turned else saved))
+        knowing = None if turned or (not before.status and commit.rows[0].seq > 1) else self._onward(before, saved)
+        self._write_state(key, commit, knowing or self._folded(commit._replace(rows=self._rows(commit.head.run_id))))
+
+    def _onward(self, before: Knowing, saved: Sequence[Row]) -> Knowing | None:
+        """What is known with these states; None where they are told as differences from others than were seen here."""
+        unpacker = Unpacker(saved, self._fetch, before.packed)
+        try:
+            new = {row.step_id: unpacker.certain(row).value or b"null" for row in saved}
+        except ValueError:
+            return None
+        return Knowing("", {**before.states, **new}, unpacker.known)
+
+    def _folded(self, commit: Commit) -> Knowing:
+        unpacker = Unpacker(commit.rows, self._fetch)
+        return Knowing("", fold([unpacker.plain(row) if row.kind in STATES else row for row in commit.rows]), unpacker.known)
 
     def _rows(self, run_id: str) -> list[Row]:
         return [row for piece in Runs(self._place, self).pieces(run_id) if piece.commit for row in piece.commit.rows]
 
-    def _write_state(self, key: str, commit: Commit, states: dict[str, bytes]) -> None:
+    def _write_state(self, key: str, commit: Commit, knowing: Knowing) -> None:
         head = commit.head
         while len(self._knows) >= MOST_KNOWN:
             del self._knows[next(iter(self._knows))]
-        self._knows[key] = head.status, states
+        self._knows[key] = knowing._replace(status=head.status)
         told = {"run": head.run_id, "agent": head.agent, "status": head.status, "note": head.note, "seq": head.seq}
-        shown_states = {name: _json(value) for name, value in states.items()}
+        shown_states = {name: _json(value) for name, value in knowing.states.items()}
         self._place.replace(f"{RUNS}{key}/state.json", pretty({**told, "state": shown_states}) + b"\n")
 
     def _path(self, key: str, name: str) -> str:
@@ -191,7 +235,8 @@ class FileViews:
 
 def views_of(first: int, data: bytes, commit: Commit) -> Iterator[tuple[str, bytes]]:
     """The files that show a commit: the same bytes under a name for people, or one for each of many rows."""
-    if len(commit.rows) <= TOGETHER and not commit.turn:
+    together = 1 if first == 1 else TOGETHER  # a run that begins here has one record first, one that comes in has several
+    if len(commit.rows) <= together and not commit.turn:
         yield f"{first:06d}-{_label(commit.rows[-1])}.json", data
         return
     for row in commit.rows:
@@ -217,7 +262,7 @@ def _expected(pieces: Sequence[Piece]) -> Iterator[tuple[int, str, bytes]]:
     for piece in pieces:
         if piece.commit is not None:
             for name, content in views_of(piece.first(), piece.data, piece.commit):
-                yield int(name.partition("-")[0]), name, content
+                yield _number(name), name, content
 
 
 def _label(row: Row) -> str:
@@ -235,6 +280,19 @@ def _commit(data: bytes | None) -> tuple[bytes, Commit] | None:
         return (data, opened(data)) if data is not None else None
     except Unreadable:
         return None
+
+
+def _number(name: str) -> int:
+    return int(name.partition("-")[0])
+
+
+def _rows_shown(run_id: str, data: bytes | None) -> list[Row]:
+    """What a view of single records shows, if it is as it was written."""
+    try:
+        document = without_seal(data or b"")
+        return [row_of(each) for each in document["rows"]] if document["run"] == run_id else []
+    except (Unreadable, LookupError, TypeError, ValueError):
+        return []
 
 
 def _within(commit: Commit, pieces: Sequence[Piece]) -> bool:
@@ -273,16 +331,43 @@ def _read(path: str, now: bytes, content: bytes) -> HandEdit:
     except ValueError as error:
         return HandEdit(path, recorded, None, f"it is not JSON ({error})")
     try:
-        same = {**after, "rows": 0, "seal": 0} == {**before, "rows": 0, "seal": 0}
         rows = [row_of(each) for each in after["rows"]]
-        same = same and [_but_value(each) for each in after["rows"]] == [_but_value(each) for each in before["rows"]]
+        other = next(_differences(_but_values(before), _but_values(after)), "")
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         return HandEdit(path, recorded, None, f"it has other fields than it had ({error})")
-    return HandEdit(path, recorded, rows if same else None, "" if same else "more than the value of a result or state was changed")
+    if other:
+        return HandEdit(path, recorded, None, f"more than the value of a result or state was changed: {other}")
+    return HandEdit(path, recorded, rows, "")
 
 
-def _but_value(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: each for name, each in row.items() if name not in ("value", "value_text")}
+def _but_values(document: dict[str, Any]) -> dict[str, Any]:
+    """A view without what may be changed, its records by their numbers, and in which order they stand."""
+    rows = [{name: each for name, each in row.items() if name not in ("value", "value_text")} for row in document["rows"]]
+    others = {name: each for name, each in document.items() if name not in ("rows", "seal")}
+    return others | {f"record {row['seq']}": row for row in rows} | {"rows": [row["seq"] for row in rows]}
+
+
+def _differences(was: Any, now: Any, where: str = "") -> Iterator[str]:
+    """Where a document is another one than it was, in words."""
+    if not (isinstance(was, dict) and isinstance(now, dict)):
+        if was != now:
+            yield f"{where} was {json.dumps(was)[:SHOWN]} and is {json.dumps(now)[:SHOWN]}"
+        return
+    for name in {**was, **now}:
+        at = f"{where}, {name}" if where else name
+        if name in was and name in now:
+            yield from _differences(was[name], now[name], at)
+        else:
+            yield f"{at} {'is gone' if name in was else 'was added'}"
+
+
+def _record_in(found: bytes, content: bytes) -> int:
+    """The first record of a view that somebody changed; 0 where that cannot be told."""
+    try:
+        pairs = zip(json.loads(content)["rows"], json.loads(found)["rows"], strict=False)
+        return next((int(was["seq"]) for was, now in pairs if was != now), 0)
+    except (LookupError, TypeError, ValueError):
+        return 0
 
 
 def _first(name: str) -> int:

@@ -6,6 +6,7 @@ those, and who appends next removes them and flushes that before no commit names
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ from holdfast.stores._safe_names import safe
 from holdfast.stores._sealed import Unreadable, got_bytes, put_bytes, with_seal, without_seal
 
 LETTERS = "letters/"
+NAME = re.compile(r"[0-9]{20}\.json")
 DAMAGED = "damaged"
 """The kind of a letter that is not what was posted."""
 MOST_TRIES = 100
@@ -37,7 +39,7 @@ class LetterFiles:
         """Keep a letter and give its number."""
         folder = f"{LETTERS}{safe(run_id)}/"
         for _ in range(MOST_TRIES):
-            there = self.place.names(folder)
+            there = self._names(folder)
             number = max(SystemClock().now_us(), self._last + 1, _number(there[-1]) + 1 if there else 0)
             self._last = number
             shown: dict[str, Any] = {"letter": number, "run": run_id, "at_us": at_us, "kind": kind}
@@ -56,7 +58,7 @@ class LetterFiles:
 
     def addressed(self) -> list[str]:
         """The safe names of runs to which there may be letters."""
-        return [name[:-1] for name in self.place.names(LETTERS) if name.endswith("/") and self.place.names(f"{LETTERS}{name}")]
+        return [name[:-1] for name in self.place.names(LETTERS) if name.endswith("/") and self._names(f"{LETTERS}{name}")]
 
     def take(self, key: str, letter_ids: Sequence[int]) -> bool:
         """Remove letters that were taken; whether they are gone for good."""
@@ -70,9 +72,13 @@ class LetterFiles:
             return False
         return True
 
+    def _names(self, folder: str) -> list[str]:
+        """The names of ours in a folder: a person's tools may have left others."""
+        return [name for name in self.place.names(folder) if NAME.fullmatch(name)]
+
     def _of(self, run_id: str) -> list[Letter]:
         key = safe(run_id)
-        names = self.place.names(f"{LETTERS}{key}/")
+        names = self._names(f"{LETTERS}{key}/")
         if not names:
             return []
         standing = self.runs.standing_of(key)  # looked up behind the list: who was listed and is not named as taken is read next, or gone
@@ -95,5 +101,4 @@ def _letter(run_id: str, number: int, data: bytes) -> Letter:
 
 
 def _number(name: str) -> int:
-    stem = name.partition(".")[0]
-    return int(stem) if stem.isdecimal() else 0
+    return int(name.partition(".")[0])

@@ -19,6 +19,8 @@ from holdfast.stores._sealed import Commit, Unreadable, opened, sealed, with_sea
 
 RUNS = "runs/"
 SEALED = "sealed-"
+GENERATION = re.compile(r"sealed-[0-9]{4,}-[0-9a-f]{16}/?")
+"""The folder of a generation; one that a person has copied beside it has another name, and is none."""
 NAME = re.compile(r"[0-9]{12,}\.json")
 MOST_KNOWN = 20_000
 """Runs of which it is remembered where they stand, so that a look whether they still do is enough."""
@@ -165,7 +167,7 @@ class Runs:
         """The commits of the generation in which the run lives, in order; none where there is no such run."""
         before, folders = None, list[str]()
         while folders != before:  # where it has changed, the run may have moved on between the look into one and into the next
-            before, folders = folders, [f"{RUNS}{key}/{name}" for name in self.place.names(f"{RUNS}{key}/") if name.startswith(SEALED)]
+            before, folders = folders, [f"{RUNS}{key}/{name}" for name in self.place.names(f"{RUNS}{key}/") if GENERATION.fullmatch(name)]
             for number, generation in reversed(list(enumerate(folders))):
                 names = self._commits(generation)
                 if names:
@@ -314,7 +316,7 @@ class Runs:
             known = self.standing_of(key)
             if known is None or (known.head.epoch, known.head.seq) != (epoch, seq):
                 return Stale(known and known.head)
-        missing = self._held(key, refs)
+        missing = self.held(key, refs)
         if missing:
             return Stale(known.head, missing)
         commit = Commit(rows, head, new_token(), (*known.taken, *takes), refs)
@@ -346,7 +348,8 @@ class Runs:
         now = self.standing_of(key)
         return Stale(now and now.head)
 
-    def _held(self, key: str, refs: Sequence[str]) -> list[str]:
+    def held(self, key: str, refs: Sequence[str]) -> list[str]:
+        """Refer to these blobs from here on; gives those that are not there."""
         return self.holds.hold(key, refs) if refs and self.holds is not None else []
 
     def _create(self, key: str, one: Append) -> Stale | None:
@@ -355,7 +358,7 @@ class Runs:
             return Stale(standing and standing.head)
         if self.views is not None:
             self.views.refuse_changed(one.run_id, [])
-        missing = self._held(key, one.refs)
+        missing = self.held(key, one.refs)
         if missing:
             return Stale(None, missing)
         generation = self._birth(key, one.head)

@@ -81,8 +81,8 @@ class JournalStore:
         return listed(heads, query)
 
     def _heads(self, keys: Sequence[str]) -> Iterator[Head]:
-        found = (self._runs.standing_of(key) for key in keys)
-        return (standing.head for standing in found if standing is not None)
+        found = ((key, self._runs.standing_of(key)) for key in keys)
+        return (standing.head for key, standing in found if standing is not None and _is_its_own(key, standing.head))
 
     def _behind(self, query: Query, after: str) -> list[Head]:
         """In the order of their ids, and no more of them are read than are asked for."""
@@ -91,7 +91,7 @@ class JournalStore:
         found: list[Head] = []
         for _, key in behind:
             standing = self._runs.standing_of(key)
-            if standing is not None and matches(standing.head, query):
+            if standing is not None and _is_its_own(key, standing.head) and matches(standing.head, query):
                 found.append(standing.head)
             if len(found) >= query.offset + query.limit:
                 break
@@ -223,6 +223,11 @@ class JournalStore:
     def _refuse_if_gone(self) -> None:
         if self._closed or self._pid != os.getpid():
             raise StoreError(self.url, CLOSED if self._closed else FORKED)
+
+
+def _is_its_own(key: str, head: Head) -> bool:
+    """Whether a folder is that of the run in it, and no copy that a person has made beside it; a run that cannot be read is listed."""
+    return safe(head.run_id) == key or not head.digest
 
 
 def owner_name(owner: str) -> str:

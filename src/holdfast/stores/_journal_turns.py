@@ -18,12 +18,12 @@ def shed(runs: Runs, shedding: Shedding) -> bool:
     """Drop rows, put others in place, and append; False where the head was another."""
     run_id = shedding.found.run_id
     standing, pieces = _steady(runs, shedding.found)
-    if standing is None:
+    if standing is None or runs.held(safe(run_id), shedding.append.refs):
         return False
     new, (first, last) = {row.seq: row for row in shedding.rows}, shedding.drops
     old = [row for piece in pieces if piece.commit for row in piece.commit.rows]
     rows = [new.get(row.seq, row) for row in old if not first <= row.seq <= last] + list(shedding.append.rows)
-    return _turn(runs, run_id, standing, Commit(rows, shedding.append.head, new_token(), standing.taken))
+    return _turn(runs, run_id, standing, Commit(rows, shedding.append.head, new_token(), standing.taken, shedding.append.refs))
 
 
 def remove(runs: Runs, removal: Removal) -> bool:
@@ -61,13 +61,15 @@ def set_aside(runs: Runs, repair: Repair) -> bool:
     standing, pieces, good = runs.standing(repair.run_id), _mended(runs, repair.run_id), set(repair.good)
     if standing is None or repair.found is None or _found_head(runs, repair.run_id, pieces) != repair.found:
         return False
+    if runs.held(safe(repair.run_id), repair.refs):
+        return False
     told = {"at_us": repair.at_us, "by": repair.by, "why": repair.why}
     bad = [row for piece in pieces if piece.commit for row in piece.commit.rows if row not in good]
     kept = [{**told, "what": "row", "fields": shown(row)} for row in bad]
     unread = [(piece.name, base64.b64encode(piece.data).decode()) for piece in pieces if piece.commit is None]
     kept += [{**told, "what": "file", "name": name, "data": data} for name, data in unread]
     kept.append({**told, "what": "head", "fields": repair.found._asdict() | {"digest": repair.found.digest.hex()}})
-    commit = Commit([*repair.good, *repair.rows], repair.head, new_token(), standing.taken, aside=kept)
+    commit = Commit([*repair.good, *repair.rows], repair.head, new_token(), standing.taken, repair.refs, aside=kept)
     return _turn(runs, repair.run_id, standing, commit)
 
 

@@ -24,6 +24,7 @@ OPTIONS: dict[str, dict[str, str]] = {
 """What may stand behind the `?`, and what obstore calls it. Everything else, and every secret, comes from the environment."""
 NAME = re.compile(r"(?!\.\.?$)[\w.=+-]{1,200}", re.ASCII)
 BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}")
+NAMED = "The name of one has 3 characters or more, letters, digits, ., - and _, and begins with a letter or a digit"
 WRITE_IT = {
     "s3": "s3://BUCKET/PREFIX?region=REGION&endpoint=URL",
     "gs": "gs://BUCKET/PREFIX",
@@ -78,7 +79,9 @@ def address_of(url: str) -> Address:
     bucket, _, prefix = where.partition("/")
     if "@" in bucket:
         raise StoreError(f"{scheme}://...", f"credentials do not belong into a URL; nothing was opened. {NEEDS[scheme]}")
-    if BUCKET.fullmatch(bucket) is None:
+    if bucket and BUCKET.fullmatch(bucket) is None:
+        raise StoreError(f"{scheme}://...", f"no bucket can have this name; nothing was opened. {NAMED}")
+    if not bucket:
         raise StoreError(f"{scheme}://...", f"this URL names no bucket; nothing was opened. Write {WRITE_IT[scheme]}")
     names = [unquote(name) for name in prefix.split("/") if name]
     shown = f"{scheme}://{bucket}" + "".join(f"/{quote(name)}" for name in names)

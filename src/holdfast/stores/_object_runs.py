@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from holdfast._clock import SystemClock
-from holdfast.stores._journal_runs import NAME, RUNS, SEALED, Piece, Runs, Standing, piece_of
+from holdfast.stores._journal_runs import GENERATION, NAME, RUNS, Piece, Runs, Standing, piece_of
 from holdfast.stores._object_place import ObjectPlace
 
 PAGES_S = 30.0
@@ -28,7 +28,7 @@ class ObjectRuns(Runs):
         """One list of all generations; those that were vacated do not show."""
         generations: dict[str, list[str]] = {}
         for name in self.place.below(f"{RUNS}{key}/"):
-            if name.startswith(SEALED) and NAME.fullmatch(name.rpartition("/")[2]):
+            if GENERATION.fullmatch(name.partition("/")[0]) and NAME.fullmatch(name.rpartition("/")[2]):
                 generations.setdefault(name.partition("/")[0], []).append(f"{RUNS}{key}/{name}")
         *older, living = list(generations.values()) or [[]]
         for names in older:
@@ -50,7 +50,7 @@ class ObjectRuns(Runs):
         found: dict[str, str] = {}
         for name in self.place.below(RUNS):
             key, _, rest = name.partition("/")
-            if rest.startswith(SEALED) and NAME.fullmatch(rest.rpartition("/")[2]):
+            if GENERATION.fullmatch(rest.partition("/")[0]) and NAME.fullmatch(rest.rpartition("/")[2]):
                 found[key] = f"{RUNS}{name}"
         self._names, self._listed_s = found, now_s
         return found

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from holdfast.errors import StoreFailed, StoreFull, StoreReadOnly
+from holdfast.errors import StoreError, StoreFailed, StoreFull, StoreReadOnly
 
 READ_ONLY = "the store cannot be written; nothing was changed. Make the file and its folder writable, or name another path"
 FULL = "there is no room left; what was acknowledged before is safe. Free some space, then run again"
@@ -24,3 +26,19 @@ def os_errors(url: str) -> Iterator[None]:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StoreFull(url, f"{FULL} ({error})") from error
         raise StoreFailed(url, f"{FAILED} ({error})") from error
+
+
+def refuse_nowhere(folder: Path, url: str) -> Path:
+    """The folder, or the one above it that is there; where the folder cannot be, the mistake is in the path, not on the disk."""
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if not there.is_dir():
+        raise StoreError(url, f"{there} is a file, not a folder; nothing was changed. Name another path")
+    if there not in (folder, folder.parent):
+        raise StoreError(url, f"there is no folder {folder.parent}; nothing was created. Create it, or name another path")
+    return there
+
+
+def refuse_unwritable(path: Path, url: str) -> None:
+    """What may not be written is said before it is tried."""
+    if not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise StoreReadOnly(url, f"{READ_ONLY} ({path} is not writable)")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.pq import Conninfo
 
 from holdfast.errors import StoreError
 
@@ -25,6 +27,13 @@ DEFAULTS = {
 }
 """A peer that is gone is noticed within half a minute instead of hours. What stands in the URL goes before."""
 SECRETS = ("password", "sslpassword")
+SHORT = 4
+"""A secret of fewer characters is hidden only where it stands by itself, since it is part of many words."""
+WRITE_IT = (
+    "Write postgresql://USER:PASSWORD@HOST:PORT/DATABASE?schema=NAME, and in names and passwords %40 for @, %2F for /, %3A for :, "
+    "%23 for #, %3F for ?, %26 for &, %25 for %"
+)
+PORTS = re.compile(r"(\d{1,5}(,|$)|,)*")
 
 
 class Address(NamedTuple):
@@ -40,28 +49,51 @@ class Address(NamedTuple):
     def without_secrets(self, text: str) -> str:
         """What the server or libpq says, should it ever hold a password."""
         for name in SECRETS:
-            if self.options.get(name):
-                text = text.replace(self.options[name], "***")
+            secret = re.escape(self.options.get(name, ""))
+            if secret:
+                text = re.sub(secret if len(self.options[name]) >= SHORT else rf"(?<!\w){secret}(?!\w)", "***", text)
         return " ".join(text.split())
 
 
 def address_of(url: str) -> Address:
     """Read `postgresql://user:password@host:port/database?schema=holdfast`; everything else behind the `?` is libpq's."""
-    parts = urlsplit(url)
-    query = parse_qsl(parts.query, keep_blank_values=True)
+    scheme, _, rest = url.partition("://")
+    place, _, words = rest.partition("?")
+    _refuse_ambiguous(scheme, place, words)
+    query = parse_qsl(words, keep_blank_values=True)
     schema = next((value for name, value in query if name == "schema"), SCHEMA)
-    rest = urlencode([pair for pair in query if pair[0] != "schema"], quote_via=quote)
+    others = [pair for pair in query if pair[0] != "schema"]
     try:
-        found = conninfo_to_dict(f"{parts.scheme}://{parts.netloc}{parts.path}?{rest}")
+        found = conninfo_to_dict(f"{scheme}://{place}?{urlencode(others, quote_via=quote)}")
     except psycopg.ProgrammingError:
-        raise StoreError(
-            f"{parts.scheme}://...", "this URL cannot be read; nothing was opened. Write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
-            "?schema=NAME, and in names and passwords %40 for @, %2F for /, %3A for :, %23 for #, %3F for ?, %25 for %"
-        ) from None
+        raise _unreadable(scheme, f"this URL cannot be read{_not_known(others)}") from None
+    if PORTS.fullmatch(str(found.get("port") or "")) is None:
+        raise _unreadable(scheme, "the port is not a number, or what stands there is part of a password")
     if SCHEMA_NAME.fullmatch(schema) is None or schema.startswith("pg_"):
         raise StoreError(_shown(found, SCHEMA), f"{schema!r} cannot be the name of its schema: use small letters, digits and _")
     options = DEFAULTS | {name: str(value) for name, value in found.items() if value is not None}
     return Address(options, schema, _shown(options, schema))
+
+
+def _refuse_ambiguous(scheme: str, place: str, words: str) -> None:
+    """Where a password may have been written as it is, nobody knows where it ends: what libpq took for a host would be shown."""
+    authority, _, path = place.partition("/")
+    if authority.count("@") > 1 or "@" in path + words or "#" in place + words:
+        raise _unreadable(scheme, "it cannot be told where the user name and the password in this URL end")
+
+
+def _unreadable(scheme: str, reason: str) -> StoreError:
+    return StoreError(f"{scheme}://...", f"{reason}; nothing was opened. {WRITE_IT}")
+
+
+def _not_known(query: Sequence[tuple[str, str]]) -> str:
+    """The words behind the `?` that are none, unless they may be part of a password that stands there."""
+    known = {each.keyword.decode() for each in Conninfo.get_defaults()}
+    strange = [name for name, _ in query if name not in known]
+    if not strange or any(name in SECRETS for name, _ in query):
+        return ""
+    likely = difflib.get_close_matches(strange[0], ["schema", *known], n=1)
+    return f": {strange[0]!r} behind the ? is not known" + (f" (did you mean {likely[0]}?)" if likely else "")
 
 
 def _shown(options: Mapping[str, object], schema: str) -> str:

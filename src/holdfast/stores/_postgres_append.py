@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 from psycopg import pq
 
-from holdfast.store import Append, Ceiling, Head, Row, Stale
+from holdfast.store import Append, Ceiling, Head, Repair, Row, Stale
 from holdfast.stores._postgres_limits import reached
 from holdfast.stores._postgres_line import Connection
 from holdfast.stores._postgres_text import plain, sql_text
@@ -237,7 +237,16 @@ def _answers(connection: Connection, batch: Sequence[Append], into: Sequence[int
     return [None if place in into else Stale(found.get(one.run_id)) for place, one in enumerate(batch)]
 
 
-def _missing(connection: Connection, one: Append) -> list[str]:
+def referred(connection: Connection, one: Append | Repair) -> bool:
+    """Refer to what it refers to, in a transaction in which `BLOBS_STAY`; False where some of that is not there."""
+    if one.refs and _missing(connection, one):
+        return False
+    if one.refs:
+        connection.execute(REFER, (sql_text(one.run_id), list(one.refs)))
+    return True
+
+
+def _missing(connection: Connection, one: Append | Repair) -> list[str]:
     return [digest for (digest,) in connection.execute(MISSING, (list(one.refs), sql_text(one.run_id)))]
 
 

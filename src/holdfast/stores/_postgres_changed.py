@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.store import Aside, Head, Removal, Repair, Room, Row, Shedding, Tombstone
-from holdfast.stores._postgres_append import FIELDS, ROW_FIELDS, head_of, row_of, tagged, written
+from holdfast.stores._postgres_append import BLOBS_STAY, FIELDS, ROW_FIELDS, head_of, referred, row_of, tagged, written
 from holdfast.stores._postgres_line import Connection
 from holdfast.stores._postgres_text import plain, sql_text
 
@@ -62,7 +62,9 @@ def moved_aside(connection: Connection, repair: Repair) -> bool:
     """Keep what is not good, and put what follows in place; False where the run has moved."""
     run_id, why = sql_text(repair.run_id), (repair.at_us, sql_text(repair.by), sql_text(repair.why))
     with connection.transaction():
-        if found_head(connection, repair.run_id, LOCKED_HEAD) != repair.found:
+        if repair.refs:  # before the head is locked, as who appends does it
+            connection.execute(BLOBS_STAY)
+        if found_head(connection, repair.run_id, LOCKED_HEAD) != repair.found or not referred(connection, repair):
             return False
         good = set(repair.good)
         bad = [row.seq for row in found_rows(connection, repair.run_id, -(2**62)) if row not in good]

@@ -14,6 +14,8 @@ CLOCK_S = 1.0
 """By how much the clocks of two machines may differ: more than those have that are set by a time server."""
 FEW_CONNECTIONS = 0.8
 LOCAL = ("127.0.0.1", "::1")
+CONNECTIONS = "three as a rule, fifteen at the most"
+"""Those of `PostgresStore`: see docs/stores.md."""
 SETTINGS = ("fsync", "full_page_writes", "synchronous_standby_names", "autovacuum", "max_connections")
 SETTING = "SELECT current_setting(%s, true)"
 OUTSIDE = "SELECT reset_val FROM pg_settings WHERE name = 'synchronous_commit'"
@@ -168,7 +170,7 @@ def _room(connection: Connection, most: str | None) -> list[Finding]:
         *found,
         Finding(
             topic="room", what="connections", value=f"{sessions} of {most} in use", grade="warn" if scarce else "ok",
-            meaning="a process of Holdfast takes two as a rule, six at the most",
+            meaning=f"a process of Holdfast takes {CONNECTIONS}",
             advice="raise max_connections, or close some" if scarce else "",
         ),
     ]  # fmt: skip

@@ -9,6 +9,7 @@ from pathlib import Path
 from holdfast.errors import StoreError, StoreForeign, StoreNewer
 from holdfast.store import FORMAT
 from holdfast.stores._postgres_address import Address
+from holdfast.stores._postgres_errors import granting, owning
 from holdfast.stores._postgres_line import BUSY_LIMIT_S, Connection
 
 FILES = sorted(Path(__file__).parent.glob("postgres_[0-9]*.sql"), key=lambda path: int(path.stem.rpartition("_")[2]))
@@ -21,7 +22,18 @@ IMPATIENCE = f"SET LOCAL lock_timeout = '{BUSY_LIMIT_S:.0f}s'"
 LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast migrate ' || %s, 0))"
 META = "SELECT count(*) FROM information_schema.columns WHERE (table_schema, table_name) = (%s, 'meta') AND column_name IN ('key', 'value')"
 TAKEN = "SELECT relname FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = %s AND relkind = 'r' ORDER BY 1"
-NAMES = frozenset(name for path in FILES for name in re.findall(r"CREATE (?:UNLOGGED )?TABLE (\w+)", path.read_text(encoding="utf-8")))
+MADE = [frozenset(re.findall(r"CREATE (?:UNLOGGED )?TABLE (\w+)", path.read_text(encoding="utf-8"))) for path in FILES]
+NAMES = frozenset[str]().union(*MADE)
+READABLE = """
+    SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+    FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE (nspname, relname) = (%s, 'meta')
+"""
+CHANGEABLE = """
+    SELECT has_schema_privilege(n.oid, 'CREATE') AND NOT EXISTS (
+        SELECT 1 FROM pg_class WHERE relnamespace = n.oid AND relkind = 'r' AND relname = ANY(%s) AND NOT pg_has_role(relowner, 'USAGE')
+    ) FROM pg_namespace n WHERE nspname = %s
+"""
+CREATABLE = "SELECT has_database_privilege(current_database(), 'CREATE')"
 
 
 def prepare(connection: Connection, address: Address) -> list[str]:
@@ -43,9 +55,14 @@ def prepare(connection: Connection, address: Address) -> list[str]:
 
 
 def to_do(connection: Connection, address: Address) -> list[str]:
-    """The names of the migrations that `prepare` would apply."""
+    """The names of the migrations that `prepare` would apply, or what hinders it."""
     _refuse_server(connection, address)
-    return [path.stem for path in FILES[_applied(connection, address) :]]
+    names = [path.stem for path in FILES[_applied(connection, address) :]]
+    found = connection.execute(CHANGEABLE, (list(NAMES), address.schema)).fetchall()
+    if names and not (found or connection.execute(CREATABLE).fetchall())[0][0]:
+        what = "change the tables of" if found else "create"
+        raise StoreError(address.shown, f"the user may not {what} the schema; nothing was changed. {owning(address, there=bool(found))}")
+    return names
 
 
 def store_id(connection: Connection) -> str:
@@ -66,6 +83,7 @@ def _applied(connection: Connection, address: Address) -> int:
     there = {name for (name,) in connection.execute(TAKEN, (address.schema,))} & NAMES
     if not there:
         return 0
+    _refuse_unreadable(connection, address, there)
     columns = connection.execute(META, (address.schema,)).fetchall()
     kept: dict[str, str] = dict(connection.execute("SELECT key, value FROM meta").fetchall()) if columns == [(2,)] else {}
     if not {"format", "store_id", "migration"} <= kept.keys():
@@ -77,6 +95,12 @@ def _applied(connection: Connection, address: Address) -> int:
         theirs, ours = f"format {kept['format']}, version {kept['migration']}", f"format {FORMAT}, version {len(FILES)}"
         raise StoreNewer(address.shown, f"its tables are those of a newer Holdfast ({theirs}; this one knows {ours}). Install that one")
     return int(kept["migration"])
+
+
+def _refuse_unreadable(connection: Connection, address: Address, there: set[str]) -> None:
+    """Tables of ours that the user may not read are known by their names: whoever took them for foreign would begin every run anew."""
+    if there >= MADE[0] and connection.execute(READABLE, (address.schema,)).fetchall() == [(False,)]:
+        raise StoreError(address.shown, f"the runs are here, and the user may not read them; nothing was changed. {granting(address)}")
 
 
 def _refuse_server(connection: Connection, address: Address) -> None:

@@ -34,7 +34,14 @@ USUAL_PREPARE_THRESHOLD = 5
 UNDONE = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 NOT_KNOWN = "It is not known whether the transaction was committed; whoever takes the run next looks"
 
-AS_IT_WAS = "RESET ROLE; RESET ALL"
+IDLE_S = 60
+"""After so long without a statement the server ends the transaction: a process that was stopped in its body would hold its locks for as
+long, and whoever has taken its run would wait for them. What the user has set for that goes before."""
+
+AS_IT_WAS = """
+    RESET ROLE; RESET ALL; SELECT set_config('idle_in_transaction_session_timeout',
+    coalesce(nullif(current_setting('idle_in_transaction_session_timeout'), '0'), '{idle_s}s'), false)
+"""
 OURS = SETTINGS.replace("false)", "true)").rstrip() + ", current_setting('holdfast.mark', true), pg_advisory_xact_lock(%(key)s)"
 """The settings of every session of ours, until the end of the transaction; the mark tells whether it is still the one that was begun."""
 
@@ -49,7 +56,7 @@ class OpenTransaction:
 
     def _begin(self, connection: Connection) -> Connection:
         connection.prepare_threshold, connection.row_factory = USUAL_PREPARE_THRESHOLD, tuple_row
-        connection.execute(AS_IT_WAS)
+        connection.execute(AS_IT_WAS.format(idle_s=IDLE_S).encode())
         self._outer = connection.transaction()
         self._outer.__enter__()
         connection.execute(f"SET LOCAL holdfast.mark = '{self._mark}'".encode())

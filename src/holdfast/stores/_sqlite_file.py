@@ -18,7 +18,7 @@ from holdfast.errors import StoreBusy, StoreDamaged, StoreError, StoreFailed, St
 from holdfast.store import FORMAT
 from holdfast.stores._file_system import NETWORK
 from holdfast.stores._file_system import file_system as file_system  # noqa: PLC0414 (it is looked for here too)
-from holdfast.stores._os_errors import FAILED, FULL, READ_ONLY, os_errors
+from holdfast.stores._os_errors import FAILED, FULL, READ_ONLY, os_errors, refuse_nowhere, refuse_unwritable
 
 APPLICATION_ID = 0x486F6C64
 """`Hold`, at byte 68 of every database of ours."""
@@ -38,15 +38,26 @@ HEADER_BYTES = 100
 def prepare(path: Path, url: str) -> None:
     """Make sure that a database of ours stands at `path`, or raise what stands there instead."""
     with os_errors(url):
-        _refuse_nowhere(path.parent, url)
+        refuse_nowhere(path.parent, url)
         path.parent.mkdir(mode=0o700, exist_ok=True)  # one folder at the most: a path that was mistyped is not built up
         _refuse_network(path, url)
         if not path.exists():
-            _refuse_unwritable(path.parent, url)
+            refuse_unwritable(path.parent, url)
             _create(path, url)
         _recognise(path, url)
-        _refuse_unwritable(path.parent, url)
-        _refuse_unwritable(path, url)
+        refuse_unwritable(path.parent, url)
+        refuse_unwritable(path, url)
+
+
+def is_missing(path: Path, url: str) -> bool:
+    """Whether nothing stands at `path`; where nothing could be made there either, that is raised. Nothing is created."""
+    with os_errors(url):
+        if path.exists():
+            return False
+        there = refuse_nowhere(path.parent, url)
+        _refuse_network(path, url)
+        refuse_unwritable(there, url)
+    return True
 
 
 def connect(path: Path, url: str, patience_ms: int) -> apsw.Connection:
@@ -146,20 +157,6 @@ def _recognise(path: Path, url: str) -> None:
         raise StoreForeign(url, "this file is not a database; it was left as it is. Name another path, or move the file away")
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
         raise StoreForeign(url, "this database belongs to another program; it was left as it is. Name another path")
-
-
-def _refuse_nowhere(folder: Path, url: str) -> None:
-    """Where the folder cannot be, the mistake is in the path, not on the disk."""
-    there = next(each for each in (folder, *folder.parents) if each.exists())
-    if not there.is_dir():
-        raise StoreError(url, f"{there} is a file, not a folder; nothing was changed. Name another path")
-    if there not in (folder, folder.parent):
-        raise StoreError(url, f"there is no folder {folder.parent}; nothing was created. Create it, or name another path")
-
-
-def _refuse_unwritable(path: Path, url: str) -> None:
-    if not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-        raise StoreReadOnly(url, f"{READ_ONLY} ({path} is not writable)")
 
 
 def _refuse_network(path: Path, url: str) -> None:

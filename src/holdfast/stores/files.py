@@ -12,12 +12,18 @@ from holdfast.store import Finding, HandEdit, Repair, Swept
 from holdfast.stores._examining import ELSEWHERE, ONE_DISK, examined_folder, power_loss, privacy
 from holdfast.stores._file_system import NETWORK, file_system
 from holdfast.stores._files_blobs import FileShelf
-from holdfast.stores._files_opening import prepared
+from holdfast.stores._files_opening import is_missing, prepared
 from holdfast.stores._files_views import FileViews
 from holdfast.stores._journal_store import JournalStore
 from holdfast.stores._live_files import LiveFiles
 from holdfast.stores._os_errors import os_errors
 from holdfast.stores._owners import OwnerLocks
+
+
+def planned(path: str | Path) -> str:
+    """The URL of the store that opening would make at `path`; empty where something is there."""
+    there = Path(path).expanduser().absolute()
+    return f"file://{there}" if is_missing(there, f"file://{there}") else ""
 
 
 class FilesStore(JournalStore):
@@ -26,7 +32,8 @@ class FilesStore(JournalStore):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).expanduser().absolute()
         place = prepared(self.path, f"file://{self.path}")
-        self._views, self._shelf = FileViews(place), FileShelf(place)
+        self._shelf = FileShelf(place)
+        self._views = FileViews(place, self._shelf.fetched)
         self._live = LiveFiles(self.path / ".live", self._rests)
         local = file_system(self.path) not in NETWORK  # a lock that another machine does not see would prove a death that is none
         locks = OwnerLocks(self.path / ".locks") if local else None

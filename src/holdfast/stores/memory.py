@@ -163,8 +163,9 @@ class MemoryStore:
     def set_aside(self, repair: Repair) -> bool:
         run_id, why = repair.run_id, (repair.run_id, repair.at_us, repair.by, repair.why)
         with self._lock:
-            if self._heads.get(run_id) != repair.found:
+            if self._heads.get(run_id) != repair.found or not self._blobs.keys() >= set(repair.refs):
                 return False
+            self._refs.setdefault(run_id, set()).update(repair.refs)
             good = set(repair.good)
             bad = [row for row in self._rows.get(run_id, ()) if row not in good]
             self._aside += [Aside(*why, "row", tuple(row)) for row in bad]

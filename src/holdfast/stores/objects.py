@@ -40,6 +40,19 @@ OPENING_S = 5.0
 """How long a server that does not answer is tried when the store is opened."""
 
 
+def planned(url: str) -> str:
+    """The URL of the store that opening would make; empty where there is one."""
+    place = ObjectPlace(address_of(url))
+    place.patience_s = OPENING_S
+    try:
+        if place.has(MARKER):
+            return ""
+        next(place.below(""), None)  # a bucket that is not there is said by a list only
+        return place.url
+    finally:
+        place.close()
+
+
 class ObjectStore(JournalStore):
     """Runs in the bucket that the URL names, below its prefix."""
 

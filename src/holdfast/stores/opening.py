@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from holdfast.errors import StoreError, StoreForeign
 from holdfast.store import Store
@@ -49,6 +49,8 @@ KINDS: tuple[Kind, ...] = (
 )  # fmt: skip
 
 SUGGESTED = "did you mean {}? As it stands, "
+ARCHIVE, PACKED = ".holdfast", (".zip", ".tar", ".gz", ".tgz", ".7z")
+DATABASE = b"SQLite format 3\0"
 MOST_SHOWN = 200
 LIKELY = 0.7
 """How alike a scheme must be to one that there is, to be suggested: between 0 and 1."""
@@ -60,13 +62,20 @@ def open_store(url: str | Path) -> Store:
     `sqlite:///runs.db` is relative to the working folder, `sqlite:////var/lib/runs.db` is absolute.
     """
     text = str(url)
+    kind, given = resolved(text)
+    opener = loaded(kind, text, kind.opener.partition(":")[2])
+    store: Store = opener() if kind.given == "nothing" else opener(given)
+    return store
+
+
+def resolved(text: str) -> tuple[Kind, str]:
+    """The kind of store that is meant, and what that is given; what names none, or cannot be one, is refused."""
     found = kind_of(text)
     if found is None:
         raise StoreError(_unknown(text), f"{_meant(text)}this names no store that is known; nothing was opened. Write {_known()}")
     kind, rest = found
     _refuse_mixed_up(kind, rest)
-    opener = _loaded(kind, text)
-    return opener() if kind.given == "nothing" else opener(text if kind.given == "url" else rest)
+    return kind, text if kind.given == "url" else rest
 
 
 def kind_of(text: str) -> tuple[Kind, str] | None:
@@ -115,6 +124,12 @@ def _is_file(text: str) -> bool:
     return False
 
 
+def _is_database(text: str) -> bool:
+    with contextlib.suppress(OSError), Path(text).expanduser().open("rb") as file:
+        return file.read(len(DATABASE)) == DATABASE
+    return False
+
+
 def _refuse_mixed_up(kind: Kind, rest: str) -> None:
     """A folder where a file is expected, a file where a folder is, and what no file system can name."""
     if kind.given == "file" and _is_folder(rest):
@@ -137,10 +152,10 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def _loaded(kind: Kind, text: str) -> Callable[..., Store]:
-    module, _, name = kind.opener.partition(":")
+def loaded(kind: Kind, text: str, name: str) -> Callable[..., Any]:
+    """What the module of a kind calls so."""
     try:
-        opener: Callable[..., Store] = getattr(import_module(f"holdfast.stores.{module}"), name)
+        found: Callable[..., Any] = getattr(import_module(f"holdfast.stores.{kind.opener.partition(':')[0]}"), name)
     except ImportError as error:
         if not kind.extra:
             raise
@@ -148,7 +163,7 @@ def _loaded(kind: Kind, text: str) -> Callable[..., Store]:
             _unknown(text), f"this store needs {kind.library}, which cannot be loaded ({error}); nothing was opened. "
             f'Install it: pip install "holdfast[{kind.extra}]"'
         ) from error  # fmt: skip
-    return opener
+    return found
 
 
 def _known() -> str:
@@ -167,6 +182,12 @@ def _meant(text: str) -> str:
 
 
 def _meant_path(text: str) -> str:
+    if text.endswith(ARCHIVE):
+        return "this is the name of an archive, which holdfast copy writes, and reads back into a store; "
+    if text.endswith(PACKED):
+        return f"the name of an archive, which holdfast copy writes, ends in {ARCHIVE}; "
+    if _is_file(text) and not _is_database(text):
+        return "this is a file, and no database; "
     return SUGGESTED.format(f"{SQLITE}{text}" if Path(text).suffix else f"{text}.db, or {text}/")
 
 
@@ -180,4 +201,6 @@ def _unknown(text: str) -> str:
     scheme, separator, _ = text.partition("://")
     if separator or "@" in text:
         return f"{scheme}://..." if separator else f"{text.partition(':')[0]}..."
+    if "=" in text:  # as libpq has it: host=db password=...
+        return f"{text.partition('=')[0]}=..."
     return repr(text)[:MOST_SHOWN]

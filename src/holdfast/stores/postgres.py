@@ -55,7 +55,7 @@ from holdfast.stores._postgres_schema import VERSION, prepare, store_id, to_do
 from holdfast.stores._postgres_text import plain, sql_text
 from holdfast.stores._postgres_transaction import Transactions
 
-__all__ = ["VERSION", "PostgresStore", "address_of", "migrate", "outstanding"]
+__all__ = ["VERSION", "PostgresStore", "address_of", "migrate", "outstanding", "planned"]
 
 READERS = 4
 TRIES = 5
@@ -87,6 +87,15 @@ def migrate(url: str) -> list[str]:
 def outstanding(url: str) -> list[str]:
     """What that would apply; nothing is changed."""
     return _once(url, to_do)
+
+
+def planned(url: str) -> str:
+    """The URL of the store that opening would make, without its password; empty where there is one. Older tables are left as they are."""
+    address, files = address_of(url), outstanding(url)
+    if files and len(files) < VERSION:
+        reason = f"its tables are those of an older version ({', '.join(files)} to be applied); nothing was changed"
+        raise StoreError(address.shown, f"{reason}. Bring them up to date: holdfast migrate")
+    return address.shown if files else ""
 
 
 def _once(url: str, work: Callable[[Connection, Address], list[str]]) -> list[str]:

@@ -48,7 +48,7 @@ from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._sqlite_aside import found_head, found_rows, move, moved
 from holdfast.stores._sqlite_check import findings, pages, sealed, unsealed
 from holdfast.stores._sqlite_examined import examined
-from holdfast.stores._sqlite_file import ADDED, BUSY_LIMIT_MS, prepare
+from holdfast.stores._sqlite_file import ADDED, BUSY_LIMIT_MS, is_missing, prepare
 from holdfast.stores._sqlite_line import Line
 from holdfast.stores._sqlite_pruned import buried, compacted, forgotten, gaps, measured, removed, rewritten
 
@@ -115,6 +115,12 @@ STATUSES = """
 DAMAGED = "damaged"
 """The kind of a letter that is not what was posted."""
 UNSOUND = "the pages of the database are damaged, so nothing was changed. Keep a copy of all its files and restore a backup"
+
+
+def planned(path: str | Path) -> str:
+    """The URL of the store that opening would make at `path`; empty where something is there."""
+    there = Path(path).expanduser().absolute()
+    return f"sqlite:///{there}" if is_missing(there, f"sqlite:///{there}") else ""
 
 
 class SqliteStore:
@@ -257,7 +263,10 @@ class SqliteStore:
         with self._writer.transaction() as cursor:
             if not sound:
                 cursor.execute("REINDEX")
-            went_in = move(cursor, repair)
+            lacks = repair.refs and blobs.missing(cursor, self._blobs, repair.run_id, repair.refs)
+            went_in = not lacks and move(cursor, repair)
+            if went_in and repair.refs:
+                blobs.refer(cursor, repair.run_id, repair.refs)
             if not sound and (problems := pages(cursor)):
                 raise StoreDamaged(self.url, f"{UNSOUND} ({problems[0]})")
             return went_in

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from holdfast.store import Append, Head, Row, Shelf, Stale, Store
+from holdfast.store import Append, Head, Prunable, Repair, Repairable, Row, Shedding, Shelf, Stale, Store
 
 LATE = 9_000_000_000_000_000
 """Later than whatever a test keeps."""
@@ -91,6 +91,31 @@ class ShelfConformance:
         assert shelf.blob_refs("other") == []
         assert store.append([referring("run", 1, [swept])]) == [Stale(first.head, [swept])]
         assert store.load("run") == (first.head, list(first.rows))
+
+    def test_a_run_that_is_made_smaller_keeps_what_it_refers_to(self, store: Store) -> None:
+        shelf = on_shelf(store)
+        if not isinstance(store, Prunable):
+            pytest.skip("this store cannot be pruned")
+        before, since = shelf.keep_blob([b"before"], at_us=1), shelf.keep_blob([b"since"], at_us=1)
+        first = referring("run", 0, [before])
+        assert store.append([first]) == [None]
+        assert store.shed(Shedding(first.head, [first.rows[0]._replace(body=b"[]")], referring("run", 1, [since]))) is True
+        assert sorted(shelf.blob_refs("run")) == sorted([before, since])
+        assert shelf.sweep_blobs(LATE) == (0, 0)
+
+    def test_a_repair_refers_to_what_its_rows_need_or_changes_nothing(self, store: Store) -> None:
+        shelf = on_shelf(store)
+        if not isinstance(store, Repairable):
+            pytest.skip("this store cannot move rows aside")
+        before, since = shelf.keep_blob([b"before"], at_us=1), shelf.keep_blob([b"since"], at_us=1)
+        first, other = referring("run", 0, [before]), referring("run", 1, [])
+        assert store.append([first]) == [None]
+        repair = Repair("run", first.head, first.rows, other.rows, other.head, 1, "ann", "because", [since])
+        assert store.set_aside(repair._replace(refs=["0" * 64])) is False
+        assert store.load("run") == (first.head, list(first.rows))
+        assert store.set_aside(repair) is True
+        assert sorted(shelf.blob_refs("run")) == sorted([before, since])
+        assert shelf.sweep_blobs(LATE) == (0, 0)
 
     def test_an_append_that_is_stale_refers_to_nothing(self, store: Store) -> None:
         shelf = on_shelf(store)
