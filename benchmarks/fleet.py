@@ -129,7 +129,7 @@ def claiming(app: hf.Holdfast, times: int) -> list[float]:
     for _ in range(times):
         _began.clear()
         looked = perf_counter()
-        (order,) = worker._orders(1)  # noqa: SLF001 (its own look, without the rest between two)
+        (order,) = worker._orders(1)  # its own look, without the rest between two
         attend_blocking(app.engine, order)
         found.append(_began[0] - looked)
     return found[3:] or found
@@ -276,7 +276,8 @@ def main(words: list[str]) -> None:
         server = "" if pace.server_share is None else f", PostgreSQL {pace.server_share:.0%}"
         per_step = f", {pace.worker_share / pace.steps_per_s * 1e3:.2f} ms of a worker's CPU per step"
         per_step += "" if pace.server_share is None else f", {pace.server_share / pace.steps_per_s * 1e3:.2f} ms of the server's"
-        print(f"  {pace.workers} {'worker' if pace.workers == 1 else 'workers'}: {pace.steps_per_s:,.0f} steps per second, workers {pace.worker_share:.0%}{server}{per_step}")
+        who = f"{pace.workers} {'worker' if pace.workers == 1 else 'workers'}"
+        print(f"  {who}: {pace.steps_per_s:,.0f} steps per second, workers {pace.worker_share:.0%}{server}{per_step}")
 
 
 if __name__ == "__main__":

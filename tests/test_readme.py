@@ -30,7 +30,8 @@ MILESTONES = ROOT / "docs" / "milestones.md"
 PRUNING = ROOT / "docs" / "pruning.md"
 TIME_TRAVEL = ROOT / "docs" / "time-travel.md"
 FLEET = ROOT / "docs" / "fleet.md"
-SILENT = [FLEET, DOUBT, DRIFT, LIMITS, WAITING, FOLLOWING, PRUNING, ARTIFACTS, COMPARING, MILESTONES, CHILDREN, TIME_TRAVEL]
+SCALE = ROOT / "docs" / "scale.md"
+SILENT = [FLEET, SCALE, DOUBT, DRIFT, LIMITS, WAITING, FOLLOWING, PRUNING, ARTIFACTS, COMPARING, MILESTONES, CHILDREN, TIME_TRAVEL]
 """Pages whose snippets print nothing."""
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast as hf
 import holdfast.sync
-from holdfast import _app, _decorators, _doubt, _ids, _working, errors
+from holdfast import _decorators, _doubt, _ids, _ordering, _working, errors
 from holdfast._verbs import Current
 
 ROOT = Path(__file__).parent.parent
@@ -70,7 +70,7 @@ def keywords(fn: Callable[..., Any]) -> set[str]:
 
 STEP = set(_decorators.StepOptions.__annotations__)
 EFFECT = set(_decorators.EffectOptions.__annotations__) | keywords(hf.effect)
-RUN = set(_app.RunOptions.__annotations__) | keywords(hf.run)
+RUN = set(_ordering.RunOptions.__annotations__) | keywords(hf.run)
 ERRORS = {
     name for name, kind in vars(errors).items()
     if isinstance(kind, type) and kind.__module__ == errors.__name__ and (issubclass(kind, hf.HoldfastError) or name in hf.__all__)

@@ -27,7 +27,7 @@ from agents_for_tests.refunds import (
 )  # fmt: skip
 from agents_for_tests.sites import eventually
 from crashing import lines, loaded, play, status
-from holdfast._app import _order
+from holdfast._ordering import ordered
 from holdfast._runner import attend_async
 from holdfast.errors import UndoFailed
 from holdfast.stores.memory import MemoryStore
@@ -269,7 +269,7 @@ def test_an_undo_that_is_cancelled_from_outside_is_a_doubt_and_the_cancellation_
         raise ValueError
 
     async def main(app: hf.Holdfast) -> None:
-        task = asyncio.create_task(attend_async(app.engine, _order(agent, (), wait=False, options={"run_id": "r"})))
+        task = asyncio.create_task(attend_async(app.engine, ordered(agent, (), wait=False, options={"run_id": "r"})))
         await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
