@@ -205,6 +205,7 @@ class Query(NamedTuple):
     due_by_us: int | None = None
     addressed: bool = False
     queue: str | None = None
+    owner: str | None = None
 
 
 @runtime_checkable

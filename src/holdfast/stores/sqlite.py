@@ -440,6 +440,9 @@ def _narrowed(sql: str, query: Query) -> tuple[str, list[str | int]]:
     if query.agent is not None:
         sql += " AND agent = ?"
         values.append(query.agent)
+    if query.owner is not None:
+        sql += " AND owner = ?"
+        values.append(query.owner)
     if query.idle_before_us is not None:
         sql += " AND updated_us < ?"
         values.append(query.idle_before_us)
