@@ -117,7 +117,7 @@ def test_looking_for_runs_of_the_gone_does_not_read_those_of_the_living() -> Non
                 owned(store, f"{owner}-{number}", owner)
         orphans = Orphans(app.engine)
         assert orphans.found() == []
-        store.given = 0
+        store.given, found = 0, list[Head]()
         for _ in range(20):
             clock.ahead_s += 1.0
             store.renew("far.living")
