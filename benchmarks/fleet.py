@@ -20,6 +20,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import psycopg
 
@@ -34,7 +35,7 @@ from holdfast.store import Append, Head, Query, Row
 
 ROOT = Path(__file__).parent.parent
 FEW, MANY, MANY_SQLITE, CLAIMS, BATCH = 1_000, 1_000_000, 100_000, 40, 2_000
-RUNS, STEPS, FLEETS = 200, 50, (1, 2, 4)
+RUNS, STEPS, FLEETS = 400, 50, (1, 2, 4)
 TINY = (10, 40, 40, 3, 4, 3, (1, 2))
 WORKERS_LIMIT_S = 300.0
 TICK = os.sysconf("SC_CLK_TCK")
@@ -54,7 +55,9 @@ FILL = """
     WITH fresh AS (
         SELECT 'w' || lpad(n::text, 7, '0') AS id, n, %(at_us)s::bigint + n AS at_us FROM generate_series(1, %(count)s - 1) AS n
     ), told AS (
-        SELECT id, n, fresh.at_us, convert_to(replace(convert_from(j.body, 'UTF8'), 'w0000000', id), 'UTF8') AS body, j.value, j.args
+        SELECT id, n, fresh.at_us, convert_to(
+            replace(replace(convert_from(j.body, 'UTF8'), 'w0000000', id), '"kept"', '"default"'), 'UTF8'
+        ) AS body, j.value, j.args
         FROM fresh, journal j WHERE j.run_id = 'w0000000'
     ), sealed AS (
         SELECT *, sha256(
@@ -68,27 +71,35 @@ FILL = """
         INSERT INTO journal SELECT id, 1, 1, at_us, 'run.started', '', body, value, args, digest FROM sealed
     )
     INSERT INTO runs
-    SELECT id, r.agent, r.status, r.owner, 1, 1, s.digest, r.wake_us, s.at_us, s.at_us, r.tags, r.usd, r.note, r.queue,
+    SELECT id, r.agent, r.status, r.owner, 1, 1, s.digest, r.wake_us, s.at_us, s.at_us, r.tags, r.usd, r.note, 'default',
         left(r.turn, 6) || lpad(s.at_us::text, 17, '0'), r.lane, r.tagged
     FROM sealed s, runs r WHERE r.run_id = 'w0000000'
 """
 
 
-def first_of(app: hf.Holdfast) -> tuple[Head, Row]:
-    """The run that all others are made after."""
-    app.submit(claimed, 1, run_id="w0000000")
+def first_of(app: hf.Holdfast, agent: Callable[[int], Any] = claimed, argument: int = 1, queue: str = "default") -> tuple[Head, Row]:
+    """The run that all others are made after; in the queue "kept" nobody takes it."""
+    app.submit(agent, argument, run_id="w0000000", queue=queue)
     found = app.store.load("w0000000")
     assert found is not None
     return found[0], found[1][0]
 
 
-def fill_postgres(app: hf.Holdfast, url: str, schema: str, count: int) -> None:
-    """So many runs in line, made by the server itself."""
-    head, _ = first_of(app)
+def multiply(url: str, schema: str, head: Head, count: int) -> None:
+    """So many runs in line, made by the server itself after this one."""
     with closing(psycopg.connect(url, autocommit=True)) as raw:
         raw.execute(f"SET search_path = {schema}".encode())
         raw.execute(FILL.encode(), {"count": count, "at_us": head.created_us})
-        raw.execute(b"ANALYZE runs; ANALYZE journal")
+
+
+def fill_postgres(app: hf.Holdfast, url: str, schema: str, count: int) -> None:
+    """So many runs in line, and a server that has come to rest."""
+    multiply(url, schema, first_of(app)[0], count)
+    with closing(psycopg.connect(url, autocommit=True)) as raw:
+        raw.execute(f"SET search_path = {schema}".encode())
+        for table in ("runs", "journal", "ids"):
+            raw.execute(f"VACUUM ANALYZE {table}".encode())  # as it is some time later: not while the server still digests all that
+        raw.execute(b"CHECKPOINT")
 
 
 def fill_sqlite(app: hf.Holdfast, count: int) -> None:
@@ -118,7 +129,7 @@ def claiming(app: hf.Holdfast, times: int) -> list[float]:
     for _ in range(times):
         _began.clear()
         looked = perf_counter()
-        (order,) = worker._orders(1)  # noqa: SLF001 (its own look, without the rest between two)
+        (order,) = worker._orders(1)  # its own look, without the rest between two
         attend_blocking(app.engine, order)
         found.append(_began[0] - looked)
     return found[3:] or found
@@ -168,26 +179,19 @@ def server_pid(url: str) -> int | None:
 
 
 def paced(url: str, schema: str, count: int, runs: int, steps: int) -> Pace:
-    """Leave runs to so many workers, and take the time from the first claim to the last end, by their records."""
+    """Leave runs to so many workers that wait for them, and take the time until the last has ended."""
     where = f"{url}{'&' if '?' in url else '?'}schema={schema}"
     with hf.Holdfast(where) as app:
-        for number in range(runs):
-            app.submit(gives, steps, run_id=f"r{count}-{number}")
+        head, _ = first_of(app, gives, steps, "kept")
         with working(where, count) as pids:
             postmaster = server_pid(url)
             _until(lambda: len([one for one in app.workers() if one.agents]) == count)
             before = cpu_s(pids), cpu_s(family(postmaster)) if postmaster else 0.0, perf_counter()
-            _until(lambda: not app.store.heads(Query(statuses=["queued", "running"], limit=1)))
-            took = perf_counter() - before[2]
-            shares = (cpu_s(pids) - before[0]) / took, (cpu_s(family(postmaster)) - before[1]) / took if postmaster else None
-        span_s = _span_s(url, schema, count)
-    return Pace(count, runs * steps / span_s, shares[0], shares[1])
-
-
-def _span_s(url: str, schema: str, count: int) -> float:
-    sql = f"SELECT max(at_us) - min(at_us) FILTER (WHERE kind = 'run.resumed') FROM {schema}.journal WHERE run_id LIKE 'r{count}-%'"
-    with closing(psycopg.connect(url)) as raw:
-        return float(raw.execute(sql.encode()).fetchall()[0][0]) / 1e6
+            multiply(url, schema, head, runs + 1)
+            _until(lambda: len(app.store.heads(Query(statuses=["queued", "running"], limit=2))) == 1)
+            took_s = perf_counter() - before[2]
+            shares = (cpu_s(pids) - before[0]) / took_s, (cpu_s(family(postmaster)) - before[1]) / took_s if postmaster else None
+    return Pace(count, runs * steps / took_s, shares[0], shares[1])
 
 
 @contextmanager
@@ -233,8 +237,10 @@ def measured(url: str, size: tuple[int, int, int, int, int, int, Sequence[int]])
             with hf.Holdfast(path) as app:
                 fill_sqlite(app, count)
                 latencies[f"SQLite {count}"] = claiming(app, claims)
-        schemas.append(f"bench_{secrets.token_hex(4)}")
-        paces = [paced(url, schemas[-1], count, runs, steps) for count in fleets]
+        paces = []
+        for count in fleets:
+            schemas.append(f"bench_{secrets.token_hex(4)}")
+            paces.append(paced(url, schemas[-1], count, runs, steps))
     lines = [
         ratio_line(f"{name}: a claim among {count:,}", latencies[f"{name} {count}"], _median(latencies[f"{name} {few}"], claims), bar=3.0)
         for name, count in (("PostgreSQL", many), ("SQLite", many_sqlite))
@@ -269,7 +275,9 @@ def main(words: list[str]) -> None:
     for pace in paces:
         server = "" if pace.server_share is None else f", PostgreSQL {pace.server_share:.0%}"
         per_step = f", {pace.worker_share / pace.steps_per_s * 1e3:.2f} ms of a worker's CPU per step"
-        print(f"  {pace.workers} workers: {pace.steps_per_s:,.0f} steps per second, workers {pace.worker_share:.0%}{server}{per_step}")
+        per_step += "" if pace.server_share is None else f", {pace.server_share / pace.steps_per_s * 1e3:.2f} ms of the server's"
+        who = f"{pace.workers} {'worker' if pace.workers == 1 else 'workers'}"
+        print(f"  {who}: {pace.steps_per_s:,.0f} steps per second, workers {pace.worker_share:.0%}{server}{per_step}")
 
 
 if __name__ == "__main__":

@@ -96,6 +96,23 @@ def test_a_worker_that_was_cut_off_loses_its_run_once_is_refused_when_it_is_back
     assert list(judging.repeated(ledger)) == []
 
 
+def test_a_worker_goes_on_with_its_run_when_the_database_was_away_for_longer_than_the_lease(database: Server, tmp_path: Path) -> None:
+    schema, ledger = f"away_{secrets.token_hex(4)}", Ledger()
+    with Holdfast(database.url(schema), lease=LEASE_S) as app, LedgerServer(ledger) as desk:
+        with Fleet(database, schema, ledger, desk.port, tmp_path, size=2) as fleet:
+            app.submit(fleet_app.lingers, "o-1", run_id="run")
+            until(lambda: ledger.inside and len(app.workers()) == 2)
+            database.kill()
+            threading.Event().wait(LEASE_S + 1)
+            database.start()
+            ledger.held.set()
+            until(lambda: app.show("run").status == "done")
+            assert [member.process.poll() for member in fleet.members] == [None, None]
+        runs = judging.stored(app.store)
+    assert list(judging.takeovers(runs)) == []
+    assert [one["name"] for one in ledger.booked] == ["mail"]
+
+
 def test_without_the_fence_what_it_writes_when_it_is_back_is_seen(database: Server, tmp_path: Path) -> None:
     runs, _ = separated(database, tmp_path, broken="fence")
     assert any("run run was owned twice" in line for line in judging.owned_twice(runs))

@@ -7,9 +7,10 @@ import threading
 from collections.abc import Callable
 
 import holdfast as hf
+from agents_for_tests.sites import HandClock
 from holdfast import Holdfast
 from holdfast import _records as rec
-from holdfast._claiming import deaths
+from holdfast._claiming import Orphans, deaths
 from holdfast._journal import Journal
 from holdfast._worker import Worker
 from holdfast.errors import StoreFailed
@@ -87,6 +88,56 @@ def test_a_run_that_could_not_be_taken_because_the_store_was_away_is_taken_later
             await working
 
     asyncio.run(main())
+
+
+class Counting(MemoryStore):
+    """Counts the heads that it gives."""
+
+    given = 0
+
+    def heads(self, query: Query) -> list[Head]:
+        found = super().heads(query)
+        self.given += len(found)
+        return found
+
+
+def owned(store: MemoryStore, run_id: str, owner: str) -> None:
+    found = store.load(run_id)
+    assert found is not None
+    store.append([Journal.load(*found).seal([rec.RunResumed(owner=owner, why="queued")], at_us=1)])
+
+
+def test_looking_for_runs_of_the_gone_does_not_read_those_of_the_living() -> None:
+    clock = HandClock()
+    with Holdfast(store := Counting(), clock=clock, lease=15) as app:
+        for owner, count in (("far.living", 50), ("far.dying", 2)):
+            store.enroll(owner)
+            for number in range(count):
+                app.submit(greets, "ann", run_id=f"{owner}-{number}")
+                owned(store, f"{owner}-{number}", owner)
+        orphans = Orphans(app.engine)
+        assert orphans.found() == []
+        store.given, found = 0, list[Head]()
+        for _ in range(20):
+            clock.ahead_s += 1.0
+            store.renew("far.living")
+            found = orphans.found()
+        assert {head.owner for head in found} == {"far.dying"}
+        assert store.given < 20
+
+
+def test_runs_of_an_owner_that_is_not_enrolled_are_found_now_and_then() -> None:
+    clock = HandClock()
+    with Holdfast(store := Counting(), clock=clock, lease=15) as app:
+        app.submit(greets, "ann", run_id="run")
+        orphans = Orphans(app.engine)
+        orphans.found()
+        owned(store, "run", "far.unknown")
+        found: list[Head] = []
+        for _ in range(70):
+            clock.ahead_s += 1.0
+            found += orphans.found()
+        assert {head.run_id for head in found} == {"run"}
 
 
 TAKEN, SILENT = (rec.RunResumed(owner="w", why="taken over", silent=silent) for silent in (False, True))

@@ -31,7 +31,8 @@ PRUNING = ROOT / "docs" / "pruning.md"
 TIME_TRAVEL = ROOT / "docs" / "time-travel.md"
 MOVING = ROOT / "docs" / "moving.md"
 FLEET = ROOT / "docs" / "fleet.md"
-SILENT = [FLEET, DOUBT, DRIFT, LIMITS, WAITING, FOLLOWING, PRUNING, ARTIFACTS, COMPARING, MILESTONES, CHILDREN, TIME_TRAVEL, MOVING]
+SCALE = ROOT / "docs" / "scale.md"
+SILENT = [FLEET, SCALE, DOUBT, DRIFT, LIMITS, WAITING, FOLLOWING, PRUNING, ARTIFACTS, COMPARING, MILESTONES, CHILDREN, TIME_TRAVEL, MOVING]
 """Pages whose snippets print nothing."""
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))

@@ -74,7 +74,8 @@ QUERIES = [
     Query(limit=50, due_by_us=70),
     Query(limit=50, addressed=True),
     Query(limit=50, after="run5"),
-    Query(limit=50, statuses=["waiting"], queue="q"),
+    Query(limit=50, statuses=["waiting"], queue="q", agent="agent"),
+    Query(limit=50, statuses=["waiting"], queue="q", agent="another"),
 ]
 
 

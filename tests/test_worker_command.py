@@ -43,9 +43,8 @@ def app(tmp_path: Path) -> Iterator[Holdfast]:
 
 @contextmanager
 def worker(folder: Path, desk: Server, *words: str, file: Path = APP) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        command(file, str(folder / "runs.db"), *words), env=surroundings(desk.port), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    said, env = command(file, str(folder / "runs.db"), *words), surroundings(desk.port)
+    process = subprocess.Popen(said, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process
     finally:
@@ -227,9 +226,8 @@ def _is_new(app: Holdfast, told: Callable[[], object]) -> bool:
 def test_an_app_file_that_cannot_work_is_refused_and_no_run_is_touched(app: Holdfast, tmp_path: Path, code: str, words: str) -> None:
     (tmp_path / "bad.py").write_text(code)
     app.submit(fleet_app.pays, "o-1", run_id="run")
-    done = subprocess.run(
-        command(tmp_path / "bad.py", str(tmp_path / "runs.db")), env=surroundings(1), capture_output=True, text=True, timeout=BOUND_S, check=False
-    )
+    said = command(tmp_path / "bad.py", str(tmp_path / "runs.db"))
+    done = subprocess.run(said, env=surroundings(1), capture_output=True, text=True, timeout=BOUND_S, check=False)
     assert done.returncode == 1
     assert words in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr

@@ -16,7 +16,7 @@ from ._chain import CHILD_OF, record_of
 from ._engine import Engine
 from ._journal import Journal
 from ._waking import woken
-from .store import Head, Query, Row
+from .store import Head, Query, Roster, Row
 
 MAX_DEPTH = 100
 """How deep runs may be inside runs."""
@@ -26,6 +26,12 @@ PAGE = 50
 
 MAX_OWNED = 10_000
 """Runs that execute somewhere, which are looked through for those whose owner is gone."""
+
+ORPHANS_S = 0.5
+"""How often is looked for those."""
+
+WHOLE_S = 30.0
+"""How often among all, those of owners that are not even enrolled included."""
 
 TAKEN_OVER = "taken over"
 """What a claim says that took a run from an owner who is gone."""
@@ -56,10 +62,11 @@ class Death(NamedTuple):
     proven: bool
 
 
-def claimable(engine: Engine, agents: Sequence[str], queues: Sequence[str]) -> Iterator[Head]:
+def claimable(engine: Engine, agents: Sequence[str], queues: Sequence[str], orphans: Orphans | None = None) -> Iterator[Head]:
     """The runs that can be taken now: those whose owner is gone first, then those that can go on, then those in line."""
     seen: set[str] = set()
-    for head in chain(_orphaned(engine), woken(engine, agent=None), *(_in_line(engine, queue, agents) for queue in queues)):
+    orphaned = (orphans or Orphans(engine)).found()
+    for head in chain(orphaned, woken(engine, agent=None), *(_in_line(engine, queue, agents) for queue in queues)):
         top = _topmost(engine, head)
         if top is not None and top.agent in agents and top.queue in queues and top.run_id not in seen:
             seen.add(top.run_id)
@@ -79,17 +86,49 @@ def _pages(engine: Engine, query: Query) -> Iterator[Head]:
         query = query._replace(offset=query.offset + len(page))
 
 
-def _orphaned(engine: Engine) -> Iterator[Head]:
-    """The runs whose owner is dead, or has been silent for the lease time."""
-    lives: dict[str, bool] = {engine.keeper.owner: True}
-    with engine.observer.looking():
-        owned = engine.store.heads(Query(statuses=["running"], limit=MAX_OWNED))
-    for head in owned:
-        if head.owner is not None:
-            if head.owner not in lives:
-                lives[head.owner] = engine.observer.life_of(head.owner) == "alive"
-            if not lives[head.owner]:
-                yield head
+class Orphans:
+    """Finds the runs whose owner is dead, or has been silent for the lease time, without reading at each look all that execute."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._next_s = self._whole_s = float("-inf")
+        self._empty: dict[str, int] = {}
+
+    def found(self) -> list[Head]:
+        """Those of owners that are enrolled; now and then, and at first, of all there are."""
+        now_s = self._engine.clock.monotonic_s()
+        if now_s < self._next_s:
+            return []
+        whole = now_s >= self._whole_s or not isinstance(self._engine.store, Roster)
+        found = self._among_all() if whole else self._of_the_gone()
+        self._next_s = now_s + ORPHANS_S
+        self._whole_s = now_s + WHOLE_S if whole else self._whole_s
+        return found
+
+    def _among_all(self) -> list[Head]:
+        engine = self._engine
+        with engine.observer.looking():
+            owned = engine.store.heads(Query(statuses=["running"], limit=MAX_OWNED))
+        owners = {head.owner for head in owned if head.owner is not None} - {engine.keeper.owner}
+        gone = {owner for owner in owners if engine.observer.life_of(owner) != "alive"}
+        self._empty.clear()
+        return [head for head in owned if head.owner in gone]
+
+    def _of_the_gone(self) -> list[Head]:
+        engine = self._engine
+        assert isinstance(engine.store, Roster)
+        with engine.observer.looking():
+            owners = {one.owner: one.beat for one in engine.store.owners() if one.owner != engine.keeper.owner}
+        here = engine.keeper.owner.rpartition(".")[0]
+        watched = {owner: beat for owner, beat in owners.items() if self._empty.get(owner) != beat}
+        near = {owner for owner in watched if owner.rpartition(".")[0] == here}
+        gone = [owner for owner, beat in watched.items() if engine.observer.counts_as_gone(owner, beat, near=owner in near)]
+        found: list[Head] = []
+        for owner in gone:
+            heads = [head for head in engine.store.heads(Query(statuses=["running"], owner=owner, limit=MAX_OWNED)) if head.owner == owner]
+            found += heads
+            self._empty |= {} if heads else {owner: owners[owner]}
+        return found
 
 
 def deaths(rows: Sequence[Row]) -> list[Death]:

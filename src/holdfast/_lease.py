@@ -66,12 +66,20 @@ class Observer:
             pulse = self._store.pulse(owner)
         if pulse is not None and pulse.dead:
             return "dead"
-        beat, now_s = (pulse.beat if pulse else 0), self._clock.monotonic_s()
+        return "expired" if self._is_silent(owner, pulse.beat if pulse else 0) else "alive"
+
+    def counts_as_gone(self, owner: str, beat: int, *, near: bool) -> bool:
+        """The same of an owner whose beat was just read; whether it died is asked only where that can be proven, near here."""
+        return self.life_of(owner) != "alive" if near else self._is_silent(owner, beat)
+
+    def _is_silent(self, owner: str, beat: int) -> bool:
+        """Whether the beat stood still for the lease time, as far as was seen here."""
+        now_s = self._clock.monotonic_s()
         last_beat, since_s = self._seen.setdefault(owner, (beat, now_s))
         if beat != last_beat:
             self._seen[owner] = (beat, now_s)
-            return "alive"
-        return "expired" if now_s - since_s >= self._lease_s else "alive"
+            return False
+        return now_s - since_s >= self._lease_s
 
 
 class Keeper:

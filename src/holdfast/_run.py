@@ -296,7 +296,7 @@ class Run:
         self.cancelling: Cancelled | None = None
         self.leaving: rec.RunReleased | rec.RunPaused | None = None  # what is recorded once no step is under way
         self.undo = Undoing(journal.undoing)
-        self.concluding = False
+        self.concluding = self.holding = False  # holding: outcomes of safe steps may wait for the next flush
         self.heard: set[int] = set()
         self.taking: list[int] = []
         self.stale: list[int] = []
@@ -307,7 +307,6 @@ class Run:
         self.recorded_seq = journal.head.seq
         self.seed = self.origin if journal.continued is None else f"{self.origin}~{journal.continued.generation}"
         self.agent: Agent[..., Any] | None = None
-        self.holding = False  # whether outcomes of safe steps may wait for the next flush
         self.wait_s: Callable[[str, float], float] = lambda _, __: 0.0  # until there is enough of a resource
         self.unawaited: dict[str, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self.watching: dict[str, Watched] = {}

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from . import _records as rec
 from ._chain import QUEUE
-from ._claiming import Death, claimable, deaths_of, too_deadly
+from ._claiming import Death, Orphans, claimable, deaths_of, too_deadly
 from ._decorators import Agent
 from ._engine import Engine, Order
 from ._inspect import loaded
@@ -81,6 +81,7 @@ class Worker:
         self._queues, self._room, self._grace_s = queues, concurrency, grace_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._shunned: dict[str, tuple[int, int]] = {}
+        self._orphans = Orphans(engine)
         self._full_until_s: dict[Ceiling, float] = {}
         self._rests_until_s: dict[str, float] = {}
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="holdfast-worker")
@@ -156,7 +157,7 @@ class Worker:
     def _orders(self, room: int) -> Iterator[Order]:
         """What is to be executed next; of what has a ceiling no more than it lets, and nothing while it is known to be reached."""
         asked: Counter[Ceiling] = Counter()
-        for head in claimable(self._engine, self._names, self._queues):
+        for head in claimable(self._engine, self._names, self._queues, self._orphans):
             above = ceilings(self._engine.meter.limits, head)
             if head.run_id in self._tasks or any(asked[one] >= one.most or self._is_full(one) for one in above):
                 continue

@@ -199,7 +199,7 @@ class Query(NamedTuple):
     Two questions are for those who wake runs, and a store answers them in the time that the answer is long, however many runs rest in it.
     With `due_by_us`: those that nobody owns and whose time to wake is not later, the earliest first. With `addressed`: those that nobody
     owns and to which there are letters that no append has taken, in the order of their ids, behind `after`. A third is answered in the
-    same way: with `queue` and one status, those of the queue that nobody owns, in their turn. Ask one of them at a time.
+    same way: with `queue`, `agent` and one status, those of them that nobody owns, in their turn. Ask one of them at a time.
     """
 
     statuses: Sequence[str] = ()
@@ -212,6 +212,7 @@ class Query(NamedTuple):
     due_by_us: int | None = None
     addressed: bool = False
     queue: str | None = None
+    owner: str | None = None
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ def matches(head: Head, query: Query) -> bool:
     return (
         (not query.statuses or head.status in query.statuses)
         and (query.agent is None or head.agent == query.agent)
+        and (query.owner is None or head.owner == query.owner)
         and (query.idle_before_us is None or head.updated_us < query.idle_before_us)
         and (query.after is None or head.run_id > query.after)
         and (query.due_by_us is None or (head.owner is None and head.wake_us is not None and head.wake_us <= query.due_by_us))

@@ -67,6 +67,7 @@ def _filters(query: Query) -> list[str]:
     asked = {
         "runs.status = ANY(%(statuses)b)": bool(query.statuses),
         "agent = %(agent)b": query.agent is not None,
+        "owner = %(owner)b": query.owner is not None,
         "updated_us < %(idle)b": query.idle_before_us is not None,
         "tagged @> %(tags)b": bool(query.tags),
     }
@@ -77,6 +78,7 @@ def _values(query: Query) -> dict[str, Any]:
     return {
         "statuses": [sql_text(status) for status in query.statuses],
         "agent": sql_text(query.agent or ""),
+        "owner": sql_text(query.owner or ""),
         "idle": query.idle_before_us,
         "tags": [tag(*pair) for pair in query.tags],
         "after": sql_text(query.after or ""),

@@ -39,9 +39,10 @@ SETTINGS = """
     set_config('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), false),
     set_config('lock_timeout', %(lock)s, false), set_config('statement_timeout', '0', false), set_config('jit', 'off', false),
     set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false),
-    set_config('plan_cache_mode', 'force_generic_plan', false)
+    set_config('plan_cache_mode', 'force_generic_plan', false), set_config('max_parallel_workers_per_gather', '0', false)
 """
-"""Plans are made once, when the tables are empty, so they must be those for large ones: through the indexes."""
+"""Plans are made once, when the tables are empty, so they must be those for large ones: through the indexes. To start parallel
+workers takes longer than any of our questions."""
 END_OTHERS = """
     SELECT pg_terminate_backend(pid) FROM pg_locks
     WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND pid <> pg_backend_pid()

@@ -42,8 +42,8 @@ CREATE INDEX runs_owned ON runs (owner) WHERE owner IS NOT NULL;
 -- Runs that wait for a time, the earliest first.
 CREATE INDEX runs_due ON runs (wake_us, run_id) WHERE owner IS NULL AND wake_us IS NOT NULL;
 
--- Runs that nobody owns, by status and queue, in their turn.
-CREATE INDEX runs_turn ON runs (status, queue, turn, run_id) WHERE owner IS NULL;
+-- Runs that nobody owns, by status, queue and agent, in their turn.
+CREATE INDEX runs_turn ON runs (status, queue, agent, turn, run_id) WHERE owner IS NULL;
 
 -- The facts of all runs.
 CREATE TABLE journal (

@@ -58,9 +58,9 @@ CREATE = (
     "WHERE NOT EXISTS (SELECT 1 FROM pruned WHERE run_id = ?1) ON CONFLICT DO NOTHING"
 )
 ADVANCE = (
-    "UPDATE runs SET agent = ?, seq = ?, digest = ?, created_us = ?, updated_us = ?, tags = ?, usd = ?, note = ?, "
-    "last = last_insert_rowid() WHERE run_id = ? AND epoch = ? AND status = ? AND owner IS ? AND wake_us IS ? AND queue = ? AND turn = ? "
-    "AND lane = ?"
+    "UPDATE runs SET seq = ?, digest = ?, created_us = ?, updated_us = ?, tags = ?, usd = ?, note = ?, "
+    "last = last_insert_rowid() WHERE run_id = ? AND agent = ? AND status = ? AND owner IS ? AND epoch = ? AND wake_us IS ? AND queue = ? "
+    "AND turn = ? AND lane = ?"
 )
 """Names no column that is in an index but `updated_us`: naming it would open the index, and rewrite it even where the value stays."""
 REPLACE = (
@@ -374,7 +374,7 @@ def _append(cursor: apsw.Cursor, one: Append, files: BlobFiles) -> Stale | None:
         return Stale(_head(cursor, run_id))
     for row in rows[1:]:
         cursor.execute(ADD_NEXT, (run_id, *row))
-    cursor.execute(ADVANCE, (head.agent, *head[5:7], *head[8:13], run_id, head.epoch, head.status, head.owner, head.wake_us, *head[13:]))
+    cursor.execute(ADVANCE, (*head[5:7], *head[8:13], run_id, *head[1:5], head.wake_us, *head[13:]))
     if cursor.connection.changes() == 0:
         cursor.execute(REPLACE, (*head[1:], run_id))
     for letter_id in takes:
@@ -456,6 +456,9 @@ def _narrowed(sql: str, query: Query) -> tuple[str, list[str | int]]:
     if query.agent is not None:
         sql += " AND agent = ?"
         values.append(query.agent)
+    if query.owner is not None:
+        sql += " AND owner = ?"
+        values.append(query.owner)
     if query.idle_before_us is not None:
         sql += " AND updated_us < ?"
         values.append(query.idle_before_us)

@@ -30,8 +30,8 @@ CREATE INDEX runs_resting ON runs (status, updated_us) WHERE owner IS NULL;
 -- Runs that somebody owns: as small as what goes on now, so it is sorted when asked for.
 CREATE INDEX runs_owned ON runs (owner) WHERE owner IS NOT NULL;
 
--- Runs that nobody owns, by status and queue, in their turn.
-CREATE INDEX runs_turn ON runs (status, queue, turn) WHERE owner IS NULL;
+-- Runs that nobody owns, by status, queue and agent, in their turn.
+CREATE INDEX runs_turn ON runs (status, queue, agent, turn) WHERE owner IS NULL;
 
 -- The facts of all runs, one behind the other as they came. A record knows the place of the one before it in its run (0: the first),
 -- and the head that of the last: an append writes the end of this table and the head, and no index.

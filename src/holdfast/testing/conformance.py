@@ -209,6 +209,13 @@ class StoreConformance(
             keep(store, head(run_id, 1, owner=owner)._replace(agent=agent))
         assert sorted(listed(store, Query(agent="x"))) == ["a", "c"]
 
+    def test_heads_are_filtered_by_owner(self, store: Store) -> None:
+        for run_id, owner, status in [("a", None, "done"), ("b", "me", "running"), ("c", "you", "running"), ("d", "me", "done")]:
+            keep(store, head(run_id, 1, owner=owner, status=status))
+        assert sorted(listed(store, Query(owner="me"))) == ["b", "d"]
+        assert listed(store, Query(owner="me", statuses=["running"])) == ["b"]
+        assert listed(store, Query(owner="nobody")) == []
+
     def test_heads_are_filtered_by_idleness(self, store: Store) -> None:
         for run_id, updated_us in [("a", 10), ("b", 20), ("c", 30)]:
             keep(store, head(run_id, 1, updated_us=updated_us))
