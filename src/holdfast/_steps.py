@@ -60,7 +60,6 @@ UNDONE_LIMIT = 20
 OURS = (Undeliverable, CircuitOpen, Drifted, Refused, NotKept, NestedStep, LostContext, WrongMode, NoRun, KeyReused, Misuse)
 """Errors of our own that a body may raise, and that come back as themselves."""
 
-
 IN_TIME_S = 0.5
 """An intent that is acknowledged so quickly was in time, however short the lease is."""
 

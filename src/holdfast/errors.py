@@ -95,9 +95,8 @@ class KeyReused(Misuse):
 
     def __str__(self) -> str:
         return (
-            f"the key {self.key!r} of effect {self.name!r} was already used at step {self.step_id} with other arguments; "
-            f"nothing was executed. The other side would take the second call for a repetition of the first: "
-            f"make key= depend on what differs"
+            f"the key {self.key!r} of effect {self.name!r} was already used at step {self.step_id} with other arguments; nothing was "
+            "executed. The other side would take the second call for a repetition of the first: make key= depend on what differs"
         )
 
 
