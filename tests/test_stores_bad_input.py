@@ -34,7 +34,7 @@ from test_ownership import Owner, charged, held
 
 HUGE = 64 * 1024 * 1024
 RECORDS, BULK = 100_000, 10_000
-FEWER = {"files": 20_000, "objects": 20_000}
+FEWER = {"files": 20_000}
 """Where each record is a file that people can read, a fifth of them will do here: the rest takes half a minute more of the same."""
 LIMIT_S = 20.0
 """Of this process's own time, for each look at such a run, on a slow machine: on a common one it takes a second or two."""

@@ -164,15 +164,19 @@ class Runs:
             self._known.pop(key, None)
 
     def living(self, key: str) -> list[str]:
-        """The commits of the generation in which the run lives, in order; none where there is no such run."""
+        """The commits of the generation in which the run lives, in order; none where there is no such run.
+
+        The oldest is looked into first: one is vacated only when the next has begun, so whoever finds it empty finds the run further on,
+        or in a generation that is not in the list yet, and the list is another one then.
+        """
         before, folders = None, list[str]()
-        while folders != before:  # where it has changed, the run may have moved on between the look into one and into the next
+        while folders != before:
             before, folders = folders, [f"{RUNS}{key}/{name}" for name in self.place.names(f"{RUNS}{key}/") if GENERATION.fullmatch(name)]
-            for number, generation in reversed(list(enumerate(folders))):
-                names = self._commits(generation)
-                if names:
-                    self._vacate_older(key, folders[:number])
-                    return [generation + name for name in names]
+            found = [(number, names) for number, generation in enumerate(folders) if (names := self._commits(generation))]
+            if found:
+                number, names = found[-1]
+                self._vacate_older(key, folders[:number])
+                return [folders[number] + name for name in names]
         return []
 
     def _vacate_older(self, key: str, folders: Sequence[str]) -> None:
