@@ -73,10 +73,8 @@ METHODS = public({**vars(Transferring), **vars(_working.Working), **vars(hf.Hold
 STEP = set(_decorators.StepOptions.__annotations__)
 EFFECT = set(_decorators.EffectOptions.__annotations__) | keywords(hf.effect)
 RUN = set(_ordering.RunOptions.__annotations__) | keywords(hf.run)
-ERRORS = {
-    name for name, kind in vars(errors).items()
-    if isinstance(kind, type) and kind.__module__ == errors.__name__ and (issubclass(kind, hf.HoldfastError) or name in hf.__all__)
-}  # fmt: skip
+OURS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and kind.__module__ == errors.__name__}
+ERRORS = {name for name in public(OURS) if issubclass(OURS[name], hf.HoldfastError) or name in hf.__all__}
 DECLARING = {"agent", "effect", "step", "resend", "reset", "verify", "run", "start", "transaction"}
 VERBS = {name for name in hf.__all__ if name.islower()} - DECLARING
 

@@ -350,7 +350,7 @@ class RunWaiting(RunError):
         return f"{told} `holdfast inbox` shows the commands that answer" if self.asks else told
 
 
-class Interfered(RunError):
+class _Interfered(RunError):
     """Somebody decided something about the run."""
 
     def __init__(self, run_id: str, by: str, reason: str) -> None:
@@ -361,14 +361,14 @@ class Interfered(RunError):
         return f"{self.by}: {self.reason}" if self.reason else self.by
 
 
-class RunCancelled(Interfered):
+class RunCancelled(_Interfered):
     """The run was cancelled and is closed for good."""
 
     def __str__(self) -> str:
         return f"run {self.run_id!r} was cancelled by {self._who()}. It is closed; start the work anew under another run_id"
 
 
-class RunPaused(Interfered):
+class RunPaused(_Interfered):
     """Somebody paused the run; nobody takes it before it is resumed."""
 
     def __str__(self) -> str:
