@@ -28,8 +28,9 @@ import holdfast as hf
 from benchmarks.fleet_app import gives
 from benchmarks.postgres import somewhere
 from benchmarks.table import Line, as_table, ratio_line, time_line
-from holdfast._chain import chain, turn_of
+from holdfast._chain import chain
 from holdfast._runner import attend_blocking
+from holdfast._turns import turn_of
 from holdfast._worker import Worker
 from holdfast.store import Append, Head, Query, Row
 

@@ -73,10 +73,10 @@ def test_it_says_what_it_will_do_does_it_and_has_nothing_more_to_do(
     url: str, admin: psycopg.Connection[Any], schema: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["migrate", url, "--dry-run"]) == 0
-    assert capsys.readouterr().out.startswith("would apply postgres_1")
+    assert capsys.readouterr().out.startswith("would apply postgres_1, postgres_2 ")
     assert tables(admin, schema) == set()
     assert main(["migrate", "--store", url]) == 0
-    assert capsys.readouterr().out.startswith("applied postgres_1")
+    assert capsys.readouterr().out.startswith("applied postgres_1, postgres_2:")
     assert tables(admin, schema) >= {"runs", "journal"}
     assert main(["migrate", url]) == 0
     assert capsys.readouterr().out.startswith("nothing to do")
@@ -101,7 +101,7 @@ def test_scripts_get_a_document_without_the_password(url: str, capsys: pytest.Ca
     out = capsys.readouterr().out
     assert "hush" not in out
     told = json.loads(out)
-    assert told["files"] == ["postgres_1"]
+    assert told["files"] == ["postgres_1", "postgres_2"]
     assert told["dry_run"] is False
     assert told["store"].endswith(url.rpartition("?")[2])
 

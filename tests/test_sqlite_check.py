@@ -10,7 +10,6 @@ import apsw
 import pytest
 
 from holdfast.errors import StoreDamaged
-from holdfast.stores._sqlite_aside import TABLES
 from holdfast.stores._sqlite_check import SEAL_BYTES
 from holdfast.stores.sqlite import DAMAGED, SqliteStore
 from holdfast.testing.sample import create, repair
@@ -75,17 +74,6 @@ def test_a_format_that_there_never_was_is_damage(store: SqliteStore, value: str)
     harm(store, f"UPDATE meta SET value = '{value}' WHERE key = 'format'")
     with pytest.raises(StoreDamaged, match="format"):
         SqliteStore(store.path)
-
-
-def test_the_tables_for_what_is_moved_aside_come_with_the_first_repair(store: SqliteStore) -> None:
-    tables = "SELECT count(*) FROM sqlite_schema WHERE name LIKE 'aside%'"
-    with closing(apsw.Connection(str(store.path))) as connection:
-        assert connection.execute(tables).get == 0
-        assert store.aside("run") == []
-        assert store.set_aside(repair("run", rows=4, good=2))
-        assert connection.execute(tables).get == TABLES.count("CREATE TABLE") == 2
-    assert store.check() == []
-    assert len(store.aside("run")) == 3
 
 
 def test_rows_that_are_no_text_any_more_are_kept_aside_as_they_were(store: SqliteStore) -> None:

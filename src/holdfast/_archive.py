@@ -30,6 +30,7 @@ from ._artifact import CHUNK
 from ._ids import checked_run_id
 from ._journal import Journal
 from ._parcels import Blobs, checked_chunks, needed
+from ._turns import in_line_as_ever
 from .errors import Damaged, HoldfastError, StoreDamaged, StoreError, StoreForeign, StoreNewer
 from .store import FORMAT, Head, Row
 
@@ -349,7 +350,7 @@ class Archive:
         try:
             told = self._run["run"]
             tags = json.dumps(told["tags"], sort_keys=True, ensure_ascii=False)
-            head = Head(**{**told, "tags": tags, "digest": bytes.fromhex(told["digest"])})
+            head = Head(**{**in_line_as_ever(told), "tags": tags, "digest": bytes.fromhex(told["digest"])})
             checked_run_id(head.run_id)
             names = sorted(name for name in self.manifest["files"] if name.startswith("journal/"))
             rows = sorted((read(self._json(name)) for name in names), key=lambda row: row.seq)

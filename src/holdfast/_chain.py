@@ -16,6 +16,7 @@ from typing import Any
 from . import _records as rec
 from ._bodies import from_parts
 from ._packing import MARK
+from ._turns import QUEUE, turn_of, turn_since
 from .codec.fingerprint import args_match
 from .errors import Damaged
 from .store import Head, Row
@@ -23,12 +24,6 @@ from .store import Head, Row
 GENESIS = b"\0" * 32
 FORK_OF = "fork_of"
 """The tag that names the run which another one branches from."""
-
-QUEUE = "default"
-"""Where runs are that were put into no queue."""
-
-PRIORITIES = 10_000
-"""A priority is below this, and not below its negative."""
 
 CONTINUED = rec.RunContinued.kind
 TRANSFERS = frozenset({rec.RunSealed.kind, rec.RunMoved.kind, rec.RunArrived.kind, rec.RunUnsealed.kind})
@@ -87,18 +82,13 @@ def fold_head(head: Head, record: rec.Record, at_us: int) -> Head:
     return _on_its_way(head, record) if record.kind in TRANSFERS else head
 
 
-def turn_of(priority: int, at_us: int) -> str:
-    """A place in line, as text that sorts: a higher priority first, then whoever came first."""
-    return f"{PRIORITIES - priority:05d} {at_us:017d}"
-
-
 def _let_go(head: Head, record: rec.RunReleased | rec.RunForked | rec.RunContinued, at_us: int) -> Head:
     """Nobody has the run: its owner left it, it begins anew, or it has just been made of another one."""
     if not isinstance(record, rec.RunForked):
         spent = getattr(record, "usd", 0.0) or head.usd
         return head._replace(status="queued", owner=None, note=getattr(record, "reason", "it begins anew with other arguments"), usd=spent)
     told = f"a fork of {record.source} at step {record.at}"
-    return head._replace(status="queued", owner=None, note=told, wake_us=None, created_us=at_us)
+    return head._replace(status="queued", owner=None, note=told, wake_us=None, created_us=at_us, turn=turn_since(head.turn, at_us))
 
 
 def _on_its_way(head: Head, record: rec.Record) -> Head:

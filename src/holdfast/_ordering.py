@@ -9,13 +9,13 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, TypedDict
 
-from ._chain import PRIORITIES
 from ._decorators import Agent
 from ._duration import Duration, seconds
 from ._engine import Order
 from ._ids import checked_run_id, checked_text, new_run_id
 from ._options import refuse_unknown
 from ._run import Body, Scope, place
+from ._turns import PRIORITIES
 from .budget import Budget, checked
 from .errors import Misuse, NestedStep
 

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from . import _records as rec
-from ._chain import QUEUE
 from ._claiming import Death, Orphans, claimable, deaths_of, too_deadly
 from ._decorators import Agent
 from ._engine import Engine, Order
@@ -24,6 +23,7 @@ from ._ordering import not_an_agent
 from ._roster import forget_dead, introduction
 from ._runner import Elsewhere, attend_async, attend_blocking
 from ._scheduling import Timetable
+from ._turns import QUEUE
 from .errors import HoldfastError, LeaseLost, Misuse, RunCancelled, RunPaused, RunWaiting, StoreBusy, StoreError, StoreFailed
 from .limits import ceilings
 from .schedules import Schedule

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
-from ._chain import QUEUE
 from ._duration import Duration, seconds
 from ._engine import Engine
 from ._handle import Handle
 from ._ordering import RunOptions, in_line, ordered
+from ._turns import QUEUE
 from .schedules import Schedule
 
 if TYPE_CHECKING:

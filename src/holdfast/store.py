@@ -58,6 +58,7 @@ class Head(NamedTuple):
     usd: float
     note: str
     queue: str = ""
+    """Where it stands in line for a worker."""
     turn: str = ""
     """Its place in that queue: runs are taken in the order of this text."""
     lane: str = ""

@@ -17,8 +17,8 @@ from typing import Annotated
 import typer
 
 from holdfast import Holdfast, Limit, Schedule, _roster
-from holdfast._chain import QUEUE
 from holdfast._lease import LEASE_S
+from holdfast._turns import QUEUE
 from holdfast._worker import Drained, Worker
 from holdfast._working import WORKERS_ROOM
 from holdfast.cli.app_file import agents_in, declared_in, loaded, resources_in

@@ -17,6 +17,7 @@ from pydantic_core import PydanticSerializationError, to_json
 
 from holdfast._clock import to_datetime
 from holdfast._json import encoder
+from holdfast._turns import in_line_as_ever
 from holdfast.store import FORMAT, Head, Row, Tombstone
 
 SEAL = b',\n  "seal": "'
@@ -160,7 +161,7 @@ def _shown_head(head: Head) -> dict[str, Any]:
 
 
 def _head_of(shown: dict[str, Any]) -> Head:
-    return Head(**shown | {"digest": bytes.fromhex(shown["digest"]), "usd": float(shown["usd"])})
+    return Head(**in_line_as_ever(shown) | {"digest": bytes.fromhex(shown["digest"]), "usd": float(shown["usd"])})
 
 
 def _date(at_us: int) -> str:

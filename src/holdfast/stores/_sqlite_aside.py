@@ -1,29 +1,28 @@
 """The damaged end of a run in a SQLite store: read without relying on pointers, moved aside, and never deleted.
 
-The tables for it come with the first repair. A file whose pages are damaged is a bad place to write to: there the indexes are built anew
+A file whose pages are damaged is a bad place to write to: there the indexes are built anew
 first, the whole file must be sound afterwards, and otherwise nothing is changed.
 """
+
+# ruff: noqa: S608 (the columns of a head stand in one place)
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import apsw
 
 from holdfast.store import Aside, Head, Repair, Row
 
-TABLES = Path(__file__).with_name("sqlite_aside.sql").read_text(encoding="utf-8")
-
-ROW = ("place", *Row._fields)
+ROW, HEAD = ("place", *Row._fields), (*Head._fields, "last")
 MOVED = ("moved_us", "moved_by", "why")
 TEXT = frozenset({"run_id", "agent", "status", "owner", "tags", "note", "queue", "turn", "lane", "kind", "step_id", "moved_by", "why"})
 
 FIND_HEAD = "SELECT {} FROM runs WHERE run_id = ?"
 FIND_ROWS = "SELECT {} FROM journal WHERE run_id = ?"
 KEEP_ROW = "INSERT INTO aside_rows SELECT ?, ?, ?, * FROM journal WHERE place = ?"
-KEEP_HEAD = "INSERT INTO aside_heads SELECT ?, ?, ?, * FROM runs WHERE run_id = ?"
+KEEP_HEAD = f"INSERT INTO aside_heads ({', '.join((*MOVED, *HEAD))}) SELECT ?, ?, ?, {', '.join(HEAD)} FROM runs WHERE run_id = ?"
 DROP_ROW = "DELETE FROM journal WHERE place = ?"
 GAP_BITS = 36
 """Behind records that a prune dropped, `before` is negative: how many are gone, then the place in so many bits.
@@ -33,9 +32,8 @@ SQL writes it out: the place is `abs(before) & 68719476735`, the number `-before
 PART_ROWS = "UPDATE journal SET before = -1 WHERE run_id = ?"
 JOIN_ROW = "UPDATE journal SET before = ? WHERE place = ?"
 DROP_HEAD = "DELETE FROM runs WHERE run_id = ?"
-ADD_HEAD = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+ADD_HEAD = f"INSERT INTO runs ({', '.join(HEAD)}) VALUES ({', '.join('?' * len(HEAD))})"
 ADD_ROW = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, -1)"
-EXIST = "SELECT 1 FROM sqlite_schema WHERE name = 'aside_rows'"
 FIND_MOVED = {"row": "SELECT {} FROM aside_rows WHERE run_id = ?", "head": "SELECT {} FROM aside_heads WHERE run_id = ?"}
 
 
@@ -55,7 +53,6 @@ def move(cursor: apsw.Cursor, repair: Repair) -> bool:
     """Keep what is not good, and put what follows in place; False where the run has moved."""
     if found_head(cursor, repair.run_id) != repair.found:
         return False
-    cursor.execute(TABLES)
     good, why = set(repair.good), (repair.at_us, repair.by, repair.why)
     for place, row in found_rows(cursor, repair.run_id):
         if row in good:
@@ -87,8 +84,6 @@ def pointer(before: int, dropped: int) -> int:
 
 def moved(cursor: apsw.Cursor, run_id: str) -> Iterator[Aside]:
     """What was moved away, rows before heads."""
-    if cursor.execute(EXIST).get is None:
-        return
     for what, fields in (("row", Row._fields), ("head", Head._fields)):
         for at_us, by, why, *rest in _whatever(cursor, FIND_MOVED[what], (*MOVED, *fields), run_id):
             yield Aside(run_id, at_us, by, why, what, tuple(rest))

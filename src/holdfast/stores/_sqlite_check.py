@@ -12,7 +12,6 @@ from functools import cache
 
 import apsw
 
-from holdfast.stores._sqlite_aside import TABLES
 from holdfast.stores._sqlite_blobs import TABLES as BLOB_TABLES
 from holdfast.stores._sqlite_file import META_SEAL, build, meta_seal
 
@@ -74,10 +73,10 @@ def pages(cursor: apsw.Cursor) -> list[str]:
 
 
 def _schema(cursor: apsw.Cursor) -> Iterator[str]:
-    """Tables and indexes must be the declared ones; those of what was moved aside and of blobs are there once there is something."""
+    """Tables and indexes must be the declared ones; those of blobs are there once there is one."""
     there, wanted = _objects(cursor), _declared()
     for name in sorted(wanted.keys() | there.keys()):
-        if there.get(name) != wanted.get(name) and not (name.startswith(("aside_", "blob_")) and name not in there):
+        if there.get(name) != wanted.get(name) and not (name.startswith("blob_") and name not in there):
             yield f"the schema is damaged: {name} is not as it was declared"
 
 
@@ -89,7 +88,6 @@ def _objects(cursor: apsw.Cursor) -> dict[str, tuple[object, ...]]:
 def _declared() -> dict[str, tuple[object, ...]]:
     with closing(apsw.Connection(":memory:")) as fresh:
         build(fresh)
-        fresh.execute(TABLES)
         fresh.execute(BLOB_TABLES)
         return _objects(fresh.cursor())
 

@@ -14,7 +14,7 @@ from holdfast.stores._os_errors import os_errors
 from holdfast.stores._sqlite_line import Line
 
 LONG_LOG_BYTES = 256 * 1024**2
-COME, GO = "INSERT INTO owners VALUES (?, 1)", "DELETE FROM owners WHERE owner = ?"
+COME, GO = "INSERT INTO owners (owner, beat) VALUES (?, 1)", "DELETE FROM owners WHERE owner = ?"
 """In one transaction they write a page and change nothing: a commit to be timed, of which nothing stays, whenever it is broken off."""
 
 

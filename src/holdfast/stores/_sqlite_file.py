@@ -28,8 +28,10 @@ BUSY_LIMIT_MS = 10_000
 
 META_SEAL = "seal"
 
-ADDED = Path(__file__).with_name("sqlite_added.sql").read_text(encoding="utf-8")
+ADDED, SHARED = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("sqlite_added.sql", "sqlite_shared.sql"))
 """What the first stores of this format were built without; whoever opens one adds it."""
+WITHOUT = [("runs_due", "", ADDED), ("pruned", "", ADDED), ("aside_heads", "", ADDED), ("runs", "queue", SHARED)]
+"""By which table, index or column that is not there it is seen."""
 
 MAGIC = b"SQLite format 3\0"
 HEADER_BYTES = 100
@@ -121,9 +123,16 @@ def build(connection: apsw.Connection) -> None:
     connection.execute("BEGIN")
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(Path(__file__).with_name("sqlite.sql").read_text(encoding="utf-8"))
-    connection.execute(ADDED)
+    for addition in (ADDED, SHARED):
+        connection.execute(addition)
     connection.executemany("INSERT INTO meta VALUES (?, ?)", [*about.items(), (META_SEAL, meta_seal(about))])
     connection.execute("COMMIT")
+
+
+def additions(cursor: apsw.Cursor) -> list[str]:
+    """What a store was built without, in order."""
+    there: dict[str, str] = {name: sql or "" for name, sql in cursor.execute("SELECT name, sql FROM sqlite_schema")}
+    return list(dict.fromkeys(addition for name, column, addition in WITHOUT if column not in there.get(name, "") or name not in there))
 
 
 def meta_seal(about: dict[str, str]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 import apsw
 
 from holdfast.store import Head, Removal, Room, Row, Tombstone
-from holdfast.stores._sqlite_aside import EXIST, JOIN_ROW, found_head, pointer
+from holdfast.stores._sqlite_aside import JOIN_ROW, found_head, pointer
 from holdfast.stores._sqlite_blobs import forget as forget_refs
 from holdfast.stores._sqlite_file import BUSY_LIMIT_MS, connect, from_sqlite
 
@@ -53,9 +53,8 @@ def removed(cursor: apsw.Cursor, removal: Removal) -> bool:
     cursor.executemany(DROP_ROW, [(place,) for place in places.values()])
     cursor.execute(DROP_HEAD, (run_id,))
     cursor.execute(DROP_LETTERS, (run_id,))
-    if cursor.execute(EXIST).get is not None:
-        for sql in DROP_ASIDE:
-            cursor.execute(sql, (run_id,))
+    for sql in DROP_ASIDE:
+        cursor.execute(sql, (run_id,))
     forget_refs(cursor, run_id)
     cursor.execute(BURY, removal.grave)
     return True

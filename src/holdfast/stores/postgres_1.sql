@@ -25,9 +25,6 @@ CREATE TABLE runs (
     tags text COLLATE "C" NOT NULL,
     usd double precision NOT NULL,
     note text COLLATE "C" NOT NULL,
-    queue text COLLATE "C" NOT NULL,
-    turn text COLLATE "C" NOT NULL,
-    lane text COLLATE "C" NOT NULL,
     tagged text[] COLLATE "C" NOT NULL,
     dropped bigint NOT NULL DEFAULT 0,
     rested_us bigint GENERATED ALWAYS AS (CASE WHEN owner IS NULL THEN updated_us END) STORED
@@ -41,9 +38,6 @@ CREATE INDEX runs_owned ON runs (owner) WHERE owner IS NOT NULL;
 
 -- Runs that wait for a time, the earliest first.
 CREATE INDEX runs_due ON runs (wake_us, run_id) WHERE owner IS NULL AND wake_us IS NOT NULL;
-
--- Runs that nobody owns, by status, queue and agent, in their turn.
-CREATE INDEX runs_turn ON runs (status, queue, agent, turn, run_id) WHERE owner IS NULL;
 
 -- The facts of all runs.
 CREATE TABLE journal (
@@ -76,12 +70,8 @@ CREATE TABLE owners (
     owner text COLLATE "C" PRIMARY KEY,
     beat bigint NOT NULL,
     enrolled_at timestamptz NOT NULL DEFAULT now(),
-    renewed_at timestamptz NOT NULL DEFAULT now(),
-    about bytea NOT NULL DEFAULT ''
+    renewed_at timestamptz NOT NULL DEFAULT now()
 ) WITH (fillfactor = 60);
-
--- Limits that processes share: each a point in time that moves on with what is drawn from it.
-CREATE TABLE meters (meter text COLLATE "C" PRIMARY KEY, stands_us bigint NOT NULL) WITH (fillfactor = 60);
 
 -- What stays of runs that were removed.
 CREATE TABLE pruned (
@@ -113,7 +103,7 @@ CREATE TABLE aside_heads (
     why text NOT NULL,
     run_id text COLLATE "C" NOT NULL,
     agent text, status text, owner text, epoch bigint, seq bigint, digest bytea, wake_us bigint, created_us bigint, updated_us bigint,
-    tags text, usd double precision, note text, queue text, turn text, lane text
+    tags text, usd double precision, note text
 );
 CREATE INDEX aside_heads_run ON aside_heads (run_id);
 

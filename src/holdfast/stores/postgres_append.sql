@@ -21,7 +21,9 @@ WITH wanted AS (
 ), new_ids AS (
     INSERT INTO ids SELECT run_id FROM wanted WHERE at_epoch = 0 AND at_seq = 0 ON CONFLICT DO NOTHING RETURNING run_id
 ), created AS (
-    INSERT INTO runs
+    INSERT INTO runs (
+        run_id, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note, queue, turn, lane, tagged
+    )
     SELECT run_id, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note, queue, turn, lane,
         tagged::text[]
     FROM wanted WHERE at_epoch = 0 AND at_seq = 0 AND (run_id IN (SELECT run_id FROM new_ids)) IS TRUE

@@ -48,13 +48,13 @@ from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._sqlite_aside import found_head, found_rows, move, moved
 from holdfast.stores._sqlite_check import findings, pages, sealed, unsealed
 from holdfast.stores._sqlite_examined import examined
-from holdfast.stores._sqlite_file import ADDED, BUSY_LIMIT_MS, is_missing, prepare
+from holdfast.stores._sqlite_file import BUSY_LIMIT_MS, additions, is_missing, prepare
 from holdfast.stores._sqlite_line import Line
 from holdfast.stores._sqlite_pruned import buried, compacted, forgotten, gaps, measured, removed, rewritten
 
 FIELDS = ", ".join(Head._fields)
 CREATE = (
-    "INSERT INTO runs SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, 0 "
+    f"INSERT INTO runs ({FIELDS}, last) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, 0 "
     "WHERE NOT EXISTS (SELECT 1 FROM pruned WHERE run_id = ?1) ON CONFLICT DO NOTHING"
 )
 ADVANCE = (
@@ -72,7 +72,6 @@ ADD_FIRST = (
 )
 """The fence: nothing is added where the head stands elsewhere."""
 ADD_NEXT = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, last_insert_rowid())"
-COMPLETE = "SELECT 1 FROM sqlite_schema WHERE name = 'runs_due' AND EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'pruned')"
 TAKE = "DELETE FROM letters WHERE letter_id = ? AND run_id = ?"
 
 HEAD = f"SELECT {FIELDS} FROM runs WHERE run_id = ?"
@@ -138,10 +137,11 @@ class SqliteStore:
         self._live = LiveFiles(self.path.with_name(f"{self.path.name}.live"), self._rests)
         self._blobs = BlobFiles(self.path.with_name(f"{self.path.name}.blobs"))
         with self._reader.transaction() as cursor:  # whatever is wrong with the file is said now, not at the first append
-            complete = cursor.execute(COMPLETE).get
+            complete = not additions(cursor)
         if not complete:
             with self._writer.transaction() as cursor:
-                cursor.execute(ADDED)
+                for addition in additions(cursor):  # looked at again: somebody else may have been faster
+                    cursor.execute(addition)
         self._live.sweep()
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
@@ -211,7 +211,7 @@ class SqliteStore:
             self._locks.hold(owner)
         try:
             with self._writer.transaction() as cursor:
-                cursor.execute("INSERT INTO owners VALUES (?, 1, x'')", (owner,))
+                cursor.execute("INSERT INTO owners (owner, beat) VALUES (?, 1)", (owner,))
         except StoreError:
             self._locks.release(owner)
             raise

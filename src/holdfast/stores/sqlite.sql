@@ -18,9 +18,6 @@ CREATE TABLE runs (
     tags TEXT NOT NULL,
     usd REAL NOT NULL,
     note TEXT NOT NULL,
-    queue TEXT NOT NULL,
-    turn TEXT NOT NULL,
-    lane TEXT NOT NULL,
     last INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
@@ -29,9 +26,6 @@ CREATE INDEX runs_resting ON runs (status, updated_us) WHERE owner IS NULL;
 
 -- Runs that somebody owns: as small as what goes on now, so it is sorted when asked for.
 CREATE INDEX runs_owned ON runs (owner) WHERE owner IS NOT NULL;
-
--- Runs that nobody owns, by status, queue and agent, in their turn.
-CREATE INDEX runs_turn ON runs (status, queue, agent, turn) WHERE owner IS NULL;
 
 -- The facts of all runs, one behind the other as they came. A record knows the place of the one before it in its run (0: the first),
 -- and the head that of the last: an append writes the end of this table and the head, and no index.
@@ -64,8 +58,5 @@ CREATE TABLE letters (
 
 CREATE INDEX letters_run ON letters (run_id);
 
--- Limits that processes share: each a point in time that moves on with what is drawn from it.
-CREATE TABLE meters (meter TEXT PRIMARY KEY, stands_us INTEGER NOT NULL) STRICT, WITHOUT ROWID;
-
--- The processes that may own runs, how often each has renewed, and what it says of itself; the proof of death is a lock file beside the database.
-CREATE TABLE owners (owner TEXT PRIMARY KEY, beat INTEGER NOT NULL, about BLOB NOT NULL) STRICT, WITHOUT ROWID;
+-- The processes that may own runs, and how often each has renewed; the proof of death is a lock file beside the database.
+CREATE TABLE owners (owner TEXT PRIMARY KEY, beat INTEGER NOT NULL) STRICT, WITHOUT ROWID;

@@ -1,0 +1,18 @@
+-- Runs that workers share: each stands in a queue, in its turn there, and may have something in common with others of which only so many
+-- execute at a time. A run of before stands where it would if it had been left to workers when it began.
+ALTER TABLE runs
+    ADD COLUMN queue text COLLATE "C" NOT NULL DEFAULT 'default',
+    ADD COLUMN turn text COLLATE "C" NOT NULL DEFAULT '',
+    ADD COLUMN lane text COLLATE "C" NOT NULL DEFAULT '';
+UPDATE runs SET turn = '10000 ' || lpad(created_us::text, 17, '0');
+
+ALTER TABLE aside_heads ADD COLUMN queue text, ADD COLUMN turn text, ADD COLUMN lane text;
+
+-- Runs that nobody owns, by status, queue and agent, in their turn.
+CREATE INDEX runs_turn ON runs (status, queue, agent, turn, run_id) WHERE owner IS NULL;
+
+-- What a process that may own runs says of itself.
+ALTER TABLE owners ADD COLUMN about bytea NOT NULL DEFAULT '';
+
+-- Limits that processes share: each a point in time that moves on with what is drawn from it.
+CREATE TABLE meters (meter text COLLATE "C" PRIMARY KEY, stands_us bigint NOT NULL) WITH (fillfactor = 60);
