@@ -26,7 +26,7 @@ import chaos_judging as judging
 from agents_for_tests import fleet_app
 from agents_for_tests.fleet_ledger import Ledger
 from agents_for_tests.fleet_ledger import Server as LedgerServer
-from chaos_fleet import LEASE_S, Fleet, plan
+from chaos_fleet import LEASE_S, SLOW, Fleet, plan
 from holdfast import Holdfast, HoldfastError
 from holdfast.store import Query
 from postgres_server import Server, server
@@ -37,6 +37,8 @@ ACTIONS = ("kill", "stop", "part", "cut", "drain", "restart", "kill", "cut")
 CALM_S = 90.0
 """How long the rest may take once nobody disturbs the fleet any more."""
 LOOK_S = 0.3
+TICK_S = 0.1
+LATE_S = LEASE_S / 4
 WOKEN_S = 2.0
 """So long after a worker was woken, a person believes the ledger: its requests have gone out by then."""
 
@@ -130,6 +132,21 @@ class People(threading.Thread):
         return fleet.stopped > 0 or time.time() < fleet.woken_s + WOKEN_S or fleet.ledger.under_way(run_id, step_id)
 
 
+class Sentry(threading.Thread):
+    """Notes when the machine itself stood still so long that a worker may have renewed late through no fault of its own."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(name="sentry", daemon=True)
+        self.fleet, self.over = fleet, threading.Event()
+
+    def run(self) -> None:
+        while not self.over.is_set():
+            before_s = time.time()
+            self.over.wait(TICK_S)
+            if time.time() - before_s > TICK_S + LATE_S:
+                self.fleet.slow(before_s)
+
+
 def owned_by(url: str) -> Callable[[list[str]], dict[str, tuple[int, bool]] | None]:
     """Ask the database itself who is owned, past everything that is tested."""
 
@@ -153,20 +170,22 @@ def chaos(wanted: Wanted, database: Server, folder: Path) -> Outcome:
     wanted.say(f"seed {wanted.seed}: {wanted.runs} runs, {wanted.seconds:g} s; logs in {folder}")
     with Holdfast(url, lease=LEASE_S) as app, LedgerServer(ledger) as desk:
         with Fleet(database, schema, ledger, desk.port, folder, broken=wanted.broken) as fleet:
-            people = People(app, fleet, wanted)
+            people, sentry = People(app, fleet, wanted), Sentry(fleet)
             people.start()
+            sentry.start()
             try:
-                done = _disturb(wanted, fleet, app)
+                done = _disturb(wanted, fleet)
                 _wait_for_the_rest(app, people, wanted)
             finally:
-                people.over.set()
-                people.join()
+                for thread in (people, sentry):
+                    thread.over.set()
+                    thread.join()
         return _judged(wanted, app, fleet, people, done)
 
 
-def _disturb(wanted: Wanted, fleet: Fleet, app: Holdfast) -> Counter[str]:
+def _disturb(wanted: Wanted, fleet: Fleet) -> Counter[str]:
     following, actions, done = plan(wanted.seed, wanted.actions), fleet.actions(), Counter[str]()
-    _first_body(fleet)
+    _wait_for_the_first(fleet)
     until_s = time.time() + wanted.seconds
     while wanted.actions and time.time() < until_s and done.total() < wanted.most_actions:
         name, member = following(fleet)
@@ -176,11 +195,11 @@ def _disturb(wanted: Wanted, fleet: Fleet, app: Holdfast) -> Counter[str]:
         threading.Event().wait(0.5)
     if not wanted.actions:
         threading.Event().wait(max(0.0, until_s - time.time()))
-    del app
     return done
 
 
-def _first_body(fleet: Fleet) -> None:
+def _wait_for_the_first(fleet: Fleet) -> None:
+    """Until the workers are known and one of them is in a step."""
     for _ in range(600):
         if fleet.ledger.pids and fleet.ledger.inside:
             return
@@ -217,6 +236,7 @@ def _judged(wanted: Wanted, app: Holdfast, fleet: Fleet, people: People, done: C
     taken = list(judging.takeovers(runs))
     outcome.seen = Counter({**done, **people.seen, "taken over": len(taken), "of silent owners": sum(one.silent for one in taken)})
     outcome.seen["done"] = sum(run.head.status == "done" for run in runs)
+    outcome.seen["the machine stood still"] = sum(one.what == SLOW for one in fleet.disturbed)
     outcome.seen["records"] = sum(len(run.rows) for run in runs)
     outcome.seen["limit checks that could not be made"] = ledger.unchecked
     outcome.told = [f"most at a time: {dict(sorted(ledger.most.items()))}", f"seen: {dict(sorted(outcome.seen.items()))}"]

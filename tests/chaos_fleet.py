@@ -26,6 +26,7 @@ LEASE_S = 3.0
 STOPPED_S = LEASE_S * 1.5
 """Longer than the lease, shorter than whoever settles a doubt waits for somebody who only seems dead."""
 EXIT_LIMIT_S = 60.0
+SLOW = "the machine stood still"
 
 
 def command(app: Path, url: str, *words: str) -> list[str]:
@@ -151,6 +152,11 @@ class Fleet:
         threading.Event().wait(0.5)
         self.server.start()
         self._over(noted, LEASE_S)
+
+    def slow(self, since_s: float) -> None:
+        """The machine stood still: nobody did this."""
+        self.disturbed.append(Disturbed(SLOW, None, since_s))
+        self._over(self.disturbed[-1])
 
     def _begun(self, what: str, pid: int | None) -> Disturbed:
         self.disturbed.append(Disturbed(what, pid, time.time()))
