@@ -58,7 +58,7 @@ def test_runs_lists_what_changed_last_first(stage: Stage) -> None:
         (("--agent", "sell"), set()),
         (("--tag", "customer=7", "--status", "done"), {"done"}),
         (("--tag", "customer=8"), set()),
-        (("--idle", "10m"), set()),
+        (("--idle", "1d"), set()),
         (("--idle", "0s"), {"dead", "waiting", "failed", "done"}),
         (("--limit", "1"), {"dead"}),
     ],

@@ -67,6 +67,7 @@ def _filters(query: Query) -> list[str]:
     asked = {
         "runs.status = ANY(%(statuses)b)": bool(query.statuses),
         "agent = %(agent)b": query.agent is not None,
+        "hashtextextended(agent, 0) = hashtextextended(%(agent)b, 0)": query.agent is not None and query.queue is not None,
         "owner = %(owner)b": query.owner is not None,
         "updated_us < %(idle)b": query.idle_before_us is not None,
         "tagged @> %(tags)b": bool(query.tags),

@@ -131,7 +131,7 @@ def build(connection: apsw.Connection) -> None:
 
 def additions(cursor: apsw.Cursor) -> list[str]:
     """What a store was built without, in order."""
-    there: dict[str, str] = {name: sql or "" for name, sql in cursor.execute("SELECT name, sql FROM sqlite_schema")}
+    there = {name: str(sql) for name, sql in cursor.execute("SELECT name, sql FROM sqlite_schema")}
     return list(dict.fromkeys(addition for name, column, addition in WITHOUT if column not in there.get(name, "") or name not in there))
 
 

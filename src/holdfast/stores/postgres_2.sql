@@ -8,8 +8,8 @@ UPDATE runs SET turn = '10000 ' || lpad(created_us::text, 17, '0');
 
 ALTER TABLE aside_heads ADD COLUMN queue text, ADD COLUMN turn text, ADD COLUMN lane text;
 
--- Runs that nobody owns, by status, queue and agent, in their turn.
-CREATE INDEX runs_turn ON runs (status, queue, agent, turn, run_id) WHERE owner IS NULL;
+-- Runs that nobody owns, by status, queue and agent, in their turn. The name of an agent may be longer than an entry of an index.
+CREATE INDEX runs_turn ON runs (status, queue, hashtextextended(agent, 0), turn, run_id) WHERE owner IS NULL;
 
 -- What a process that may own runs says of itself.
 ALTER TABLE owners ADD COLUMN about bytea NOT NULL DEFAULT '';
