@@ -9,6 +9,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+import holdfast as hf
 from holdfast.errors import StoreDamaged
 from holdfast.stores._sqlite_check import SEAL_BYTES
 from holdfast.stores.sqlite import DAMAGED, SqliteStore
@@ -84,3 +85,18 @@ def test_rows_that_are_no_text_any_more_are_kept_aside_as_they_were(store: Sqlit
     with closing(apsw.Connection(str(store.path))) as connection:
         assert connection.execute("SELECT hex(kind) FROM aside_rows WHERE seq = 3").get == "FF41"
     assert [one.fields[3] for one in store.aside("run") if one.what == "row"] == ["\ufffdA", "step.done"]
+
+
+def test_a_record_whose_number_is_none_any_more_is_named(tmp_path: Path) -> None:
+    @hf.agent(name="short")
+    async def short() -> int:
+        return 1
+
+    strict = "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = replace(sql, {}) WHERE name = 'journal'"
+    with hf.Holdfast(tmp_path / "short.db") as app:
+        app.run(short, run_id="r")
+        assert isinstance(app.store, SqliteStore)
+        harm(app.store, strict.format("') STRICT', ')'"))
+        harm(app.store, "UPDATE journal SET seq = 'x' WHERE seq = 1")
+        (verdict,) = app.check("r")
+        assert (verdict.good, verdict.records, verdict.seq) == (False, 0, 1)

@@ -315,9 +315,13 @@ def _good_before(engine: Engine, run_id: str, seq: int) -> list[rec.Record]:
     """The records before one that the store itself has found to be damaged."""
     good: list[rec.Record] = []
     with contextlib.suppress(Damaged):  # the head, at the latest, is not theirs
-        for _, record in verified(empty_head(run_id), [row for row in _strays(engine, run_id) if row.seq < seq]):
+        for _, record in verified(empty_head(run_id), [row for row in _strays(engine, run_id) if _is_before(row.seq, seq)]):
             good.append(record)
     return good
+
+
+def _is_before(number: object, seq: int) -> bool:
+    return isinstance(number, int) and number < seq
 
 
 def checkpoint_of(records: Sequence[rec.Record]) -> str:
