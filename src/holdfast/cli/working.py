@@ -126,11 +126,13 @@ def _told_to_stop(working: Worker) -> None:
 
 def _ready(working: Worker, holdfast: Holdfast) -> str:
     """Why the worker takes no runs now, or nothing."""
+    if working.stopping:
+        return "it is stopping"
     try:
         holdfast.store.heads(Query(limit=1))
     except StoreError as error:
         return str(error)
-    return "it is stopping" if working.stopping else ""
+    return ""
 
 
 def _watched(app: Path) -> Exit:
