@@ -117,16 +117,14 @@ class Orphans:
         engine = self._engine
         assert isinstance(engine.store, Roster)
         with engine.observer.looking():
-            owners = {one.owner: one.beat for one in engine.store.owners() if one.owner != engine.keeper.owner}
-        here = engine.keeper.owner.rpartition(".")[0]
-        watched = {owner: beat for owner, beat in owners.items() if self._empty.get(owner) != beat}
-        near = {owner for owner in watched if owner.rpartition(".")[0] == here}
-        gone = [owner for owner, beat in watched.items() if engine.observer.counts_as_gone(owner, beat, near=owner in near)]
+            owners = {one.owner: one for one in engine.store.owners() if one.owner != engine.keeper.owner}
+        watched = [one for one in owners.values() if self._empty.get(one.owner) != one.beat]
+        gone = [one.owner for one in watched if engine.observer.counts_as_gone(one)]
         found: list[Head] = []
         for owner in gone:
             heads = [head for head in engine.store.heads(Query(statuses=["running"], owner=owner, limit=MAX_OWNED)) if head.owner == owner]
             found += heads
-            self._empty |= {} if heads else {owner: owners[owner]}
+            self._empty |= {} if heads else {owner: owners[owner].beat}
         return found
 
 
