@@ -69,7 +69,7 @@ class Fickle(MemoryStore):
 
     def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
         self.reads += 1
-        if self.reads == 3 and not self.failed.is_set():  # the worker reads twice before it goes on
+        if self.reads == 2 and not self.failed.is_set():  # the worker reads once before it goes on
             self.failed.set()
             raise StoreFailed(self.url, "it is away")
         return super().load(run_id)

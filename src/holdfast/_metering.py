@@ -18,7 +18,7 @@ class Meter:
 
     def __init__(self, store: Store, clock: Clock, limits: Sequence[Limit]) -> None:
         if limits and not isinstance(store, Metered):
-            remedy = "Use SQLite or PostgreSQL"
+            remedy = "Use SQLite or PostgreSQL, or take the limits away"
             raise Misuse(f"limits= needs a store that counts for all who share it; {store.url} does not, and nothing was opened. {remedy}")
         resources = [limit.resource for limit in limits if limit.resource]
         if len(set(resources)) < len(resources):
