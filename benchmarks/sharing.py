@@ -18,13 +18,14 @@ from time import perf_counter
 import psycopg
 
 import holdfast as hf
+from holdfast.store import Append, Ceiling, Head, Row
 from holdfast.stores.postgres import PostgresStore
 
 ROOT = Path(__file__).parent.parent
 WORKERS_LIMIT_S = 300.0
 TICK = os.sysconf("SC_CLK_TCK")
 NEVER_US = 10**15
-"""So far ahead a meter may be that nobody ever waits."""
+"""So far ahead a meter may be, and so many runs may execute, that nobody ever waits."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Size:
 
     rounds: int = 3
     runs: int = 400
-    drawing_s: float = 1.0
+    drawing_s: float = 0.7
     drawers: int = 4
     idle: int = 4
     idling_s: float = 12.0
@@ -115,29 +116,46 @@ def server_pid(url: str) -> int | None:
     return int(found) if Path(f"/proc/{found}").exists() else None
 
 
-# --- a rate ---------------------------------------------------------------------------------------------------------
+# --- a limit and a rate, at the store -------------------------------------------------------------------------------
 
 
-def drawn_per_s(where: str, count: int, for_s: float) -> float:
-    """Uses of one resource per second, by so many at a time, each with a connection of its own."""
+def per_s(where: str, count: int, for_s: float, act: Callable[[PostgresStore, int, int], object]) -> float:
+    """How often per second so many at a time do something, each with a connection of its own."""
     with ExitStack() as opened:
         stores = [opened.enter_context(closing(PostgresStore(where))) for _ in range(count)]
-        for store in stores:
-            store.draw("resource calls", step_us=1, within_us=NEVER_US, at_us=0)
+        for number, store in enumerate(stores):
+            act(store, number, 0)
         until_s = perf_counter() + for_s
-        uses = [0] * count
+        times = [0] * count
 
-        def draw(number: int) -> None:
+        def again(number: int) -> None:
             while perf_counter() < until_s:
-                stores[number].draw("resource calls", step_us=1, within_us=NEVER_US, at_us=0)
-                uses[number] += 1
+                times[number] += 1
+                act(stores[number], number, times[number])
 
-        threads = [threading.Thread(target=draw, args=(number,)) for number in range(count)]
+        threads = [threading.Thread(target=again, args=(number,)) for number in range(count)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return sum(uses) / for_s
+        return sum(times) / for_s
+
+
+def draws(store: PostgresStore, _number: int, _time: int) -> None:
+    """Use one of a resource of which there is enough."""
+    assert store.draw("resource calls", step_us=1, within_us=NEVER_US, at_us=0).granted
+
+
+def claims(name: str, ceilings: Sequence[Ceiling]) -> Callable[[PostgresStore, int, int], None]:
+    """Take a run from whoever has it: one of its own for each who does so, made at first."""
+
+    def act(store: PostgresStore, number: int, time: int) -> None:
+        run_id, before, after = f"{name}-{number}", time, time + 1
+        row = Row(after, after, 1, "run.resumed", "", b"{}", None, None, b"")
+        head = Head(run_id, "a", "running", "me", after, after, b"", None, 1, 1, "{}", 0.0, "")._replace(queue="one")
+        assert store.append([Append(run_id, before, before, [row], head, ceilings=ceilings)]) == [None]
+
+    return act
 
 
 # --- workers that idle ----------------------------------------------------------------------------------------------
@@ -176,14 +194,18 @@ def ranged(values: Sequence[float]) -> str:
 
 
 def rates_and_idlers(url: str, schemas: list[str], size: Size) -> list[str]:
-    """What one rate carries, and what idling costs, a line each."""
+    """What one limit and one rate carry, and what idling costs, a line each."""
     asks = "&" if "?" in url else "?"
-    rates: dict[int, list[float]] = {1: [], size.drawers: []}
     where = f"{url}{asks}schema={new_schema(schemas)}"
-    for _ in range(size.rounds):
-        for count, found in rates.items():
-            found.append(drawn_per_s(where, count, size.drawing_s))
-    told = [f"Uses of one rate, drawn by {count} at a time: {ranged(found)}" for count, found in rates.items()]
+    under: dict[str, Sequence[Ceiling]] = {"without a limit": (), "under one limit": (Ceiling("queue", "one", NEVER_US),)}
+    found: dict[str, list[float]] = {}
+    for turn in range(size.rounds):
+        for count in (1, size.drawers):
+            for name, ceilings in under.items():
+                act = claims(f"{turn}-{count}-{len(ceilings)}", ceilings)
+                found.setdefault(f"Claims at the store, {count} at a time, {name}", []).append(per_s(where, count, size.drawing_s, act))
+            found.setdefault(f"Uses of one rate, {count} at a time", []).append(per_s(where, count, size.drawing_s, draws))
     transactions, share = idling(url, f"{url}{asks}schema={new_schema(schemas)}", size.idle, size.idling_s)
     cpu = "" if share is None else f", {share * 1e3:.2f} ms of the server's CPU per second"
-    return [*told, f"A worker that idles, one of {size.idle}: {transactions:.1f} transactions per second{cpu}"]
+    idle = f"A worker that idles, one of {size.idle}: {transactions:.1f} transactions per second{cpu}"
+    return [*(f"{what}: {ranged(values)}" for what, values in found.items()), idle]
