@@ -8,13 +8,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import secrets
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -27,6 +23,8 @@ import psycopg
 import holdfast as hf
 from benchmarks.fleet_app import gives
 from benchmarks.postgres import somewhere
+from benchmarks.sharing import TINY as TINY_SHARING
+from benchmarks.sharing import Size, cpu_s, family, introduced, new_schema, ranged, rates_and_idlers, server_pid, until, working
 from benchmarks.table import Line, as_table, ratio_line, time_line
 from holdfast._chain import chain
 from holdfast._runner import attend_blocking
@@ -34,12 +32,11 @@ from holdfast._turns import turn_of
 from holdfast._worker import Worker
 from holdfast.store import Append, Head, Query, Row
 
-ROOT = Path(__file__).parent.parent
 FEW, MANY, MANY_SQLITE, CLAIMS, BATCH = 1_000, 1_000_000, 100_000, 40, 2_000
 RUNS, STEPS, FLEETS = 400, 50, (1, 2, 4)
 TINY = (10, 40, 40, 3, 4, 3, (1, 2))
-WORKERS_LIMIT_S = 300.0
-TICK = os.sysconf("SC_CLK_TCK")
+REACHED = 4
+"""Runs at a time, where a limit holds all others up."""
 _began = list[float]()
 
 
@@ -144,81 +141,36 @@ class Pace:
     """What so many workers did on one PostgreSQL; shares are of one core."""
 
     workers: int
+    runs_per_s: float
     steps_per_s: float
     worker_share: float
     server_share: float | None
 
 
-def cpu_s(pids: Sequence[int]) -> float:
-    """What these processes have used so far, those of their children that have ended included."""
-    used = 0.0
-    for pid in pids:
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        used += sum(map(int, fields[11:15])) / TICK
-    return used
-
-
-def family(pid: int) -> list[int]:
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        children = []
-    return [pid, *map(int, children)]
-
-
-def server_pid(url: str) -> int | None:
-    """The server's first process, where it is on this machine."""
-    with closing(psycopg.connect(url)) as raw:
-        try:
-            (found,) = raw.execute("SELECT split_part(pg_read_file('postmaster.pid'), E'\\n', 1)").fetchall()[0]
-        except psycopg.Error:
-            return None
-    return int(found) if Path(f"/proc/{found}").exists() else None
-
-
-def paced(url: str, schema: str, count: int, runs: int, steps: int) -> Pace:
+def paced(url: str, schema: str, count: int, runs: int, steps: int, *, limit: str = "") -> Pace:
     """Leave runs to so many workers that wait for them, and take the time until the last has ended."""
     where = f"{url}{'&' if '?' in url else '?'}schema={schema}"
     with hf.Holdfast(where) as app:
         head, _ = first_of(app, gives, steps, "kept")
-        with working(where, count) as pids:
+        with working(where, count, FLEET_LIMIT=limit) as pids:
             postmaster = server_pid(url)
-            _until(lambda: len([one for one in app.workers() if one.agents]) == count)
+            introduced(app, count)
             before = cpu_s(pids), cpu_s(family(postmaster)) if postmaster else 0.0, perf_counter()
             multiply(url, schema, head, runs + 1)
-            _until(lambda: len(app.store.heads(Query(statuses=["queued", "running"], limit=2))) == 1)
+            until(lambda: len(app.store.heads(Query(statuses=["queued", "running"], limit=2))) == 1)
             took_s = perf_counter() - before[2]
             shares = (cpu_s(pids) - before[0]) / took_s, (cpu_s(family(postmaster)) - before[1]) / took_s if postmaster else None
-    return Pace(count, runs * steps / took_s, shares[0], shares[1])
+    return Pace(count, runs / took_s, runs * steps / took_s, shares[0], shares[1])
 
 
-@contextmanager
-def working(where: str, count: int) -> Iterator[list[int]]:
-    """So many workers as processes of their own."""
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    words = [sys.executable, "-m", "holdfast", "worker", str(ROOT / "benchmarks" / "fleet_app.py"), "--store", where, "--concurrency", "50"]
-    started = [
-        subprocess.Popen(words, env={**os.environ, "PYTHONPATH": paths}, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        for _ in range(count)
-    ]
-    try:
-        yield [process.pid for process in started]
-    finally:
-        for process in started:
-            process.send_signal(signal.SIGTERM)
-        for process in started:
-            process.wait()
-
-
-def _until(true: Callable[[], object]) -> None:
-    until_s = perf_counter() + WORKERS_LIMIT_S
-    while not true():
-        if perf_counter() > until_s:
-            raise SystemExit("the workers did not come to an end")
-        threading.Event().wait(0.02)
+def limited(url: str, schemas: list[str], size: Size) -> list[str]:
+    """What two workers take that ends at once, without a limit, under one that is never reached, and under one that is; a line each."""
+    cases = {"without a limit": "", "under a limit that is never reached": "100000", f"under a limit of {REACHED}": str(REACHED)}
+    found: dict[str, list[float]] = {name: [] for name in cases}
+    for _ in range(size.rounds):
+        for name, most in cases.items():
+            found[name].append(paced(url, new_schema(schemas), 2, size.runs, 0, limit=most).runs_per_s)
+    return [f"Runs that end at once, taken by 2 workers {name}: {ranged(values)}" for name, values in found.items()]
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
@@ -229,7 +181,7 @@ def measured(url: str, size: tuple[int, int, int, int, int, int, Sequence[int]])
     latencies: dict[str, list[float]] = {}
     with dropped(url) as schemas, tempfile.TemporaryDirectory() as folder:
         for count in (few, many):
-            schemas.append(f"bench_{secrets.token_hex(4)}")
+            new_schema(schemas)
             with hf.Holdfast(f"{url}{'&' if '?' in url else '?'}schema={schemas[-1]}") as app:
                 fill_postgres(app, url, schemas[-1], count)
                 latencies[f"PostgreSQL {count}"] = claiming(app, claims)
@@ -238,10 +190,7 @@ def measured(url: str, size: tuple[int, int, int, int, int, int, Sequence[int]])
             with hf.Holdfast(path) as app:
                 fill_sqlite(app, count)
                 latencies[f"SQLite {count}"] = claiming(app, claims)
-        paces = []
-        for count in fleets:
-            schemas.append(f"bench_{secrets.token_hex(4)}")
-            paces.append(paced(url, schemas[-1], count, runs, steps))
+        paces = [paced(url, new_schema(schemas), count, runs, steps) for count in fleets]
     lines = [
         ratio_line(f"{name}: a claim among {count:,}", latencies[f"{name} {count}"], _median(latencies[f"{name} {few}"], claims), bar=3.0)
         for name, count in (("PostgreSQL", many), ("SQLite", many_sqlite))
@@ -270,6 +219,9 @@ def main(words: list[str]) -> None:
     tiny = "--tiny" in words
     with somewhere([word for word in words if word != "--tiny"]) as url:
         lines, paces = measured(url, TINY if tiny else (FEW, MANY, MANY_SQLITE, CLAIMS, RUNS, STEPS, FLEETS))
+        size = TINY_SHARING if tiny else Size()
+        with dropped(url) as schemas:
+            shared = [*limited(url, schemas, size), *rates_and_idlers(url, schemas, size)]
     print("A claim: from a worker's look until the code of the run begins; the floor is the same among few runs.", "")
     print("\n".join(as_table(lines)), "")
     print(f"Workers on one PostgreSQL, {os.cpu_count()} cores for all of it; shares are of one core.")
@@ -279,6 +231,7 @@ def main(words: list[str]) -> None:
         per_step += "" if pace.server_share is None else f", {pace.server_share / pace.steps_per_s * 1e3:.2f} ms of the server's"
         who = f"{pace.workers} {'worker' if pace.workers == 1 else 'workers'}"
         print(f"  {who}: {pace.steps_per_s:,.0f} steps per second, workers {pace.worker_share:.0%}{server}{per_step}")
+    print("", "What sharing costs; medians of interleaved rounds, with the least and the most.", *shared, sep="\n")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import holdfast as hf
 from benchmarks.agents import SIZE
 
 VALUE = "x" * (SIZE - 2)
+LIMITS = [hf.Limit(queue="default", running=int(most))] if (most := os.environ.get("FLEET_LIMIT")) else []
 
 
 @hf.step

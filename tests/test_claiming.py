@@ -14,7 +14,7 @@ from holdfast._claiming import Orphans, deaths
 from holdfast._journal import Journal
 from holdfast._worker import Worker
 from holdfast.errors import StoreFailed
-from holdfast.store import Head, Query, Row
+from holdfast.store import Head, Pulse, Query, Row
 from holdfast.stores.memory import MemoryStore
 
 BOUND_S = 20
@@ -69,7 +69,7 @@ class Fickle(MemoryStore):
 
     def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
         self.reads += 1
-        if self.reads == 3 and not self.failed.is_set():  # the worker reads twice before it goes on
+        if self.reads == 2 and not self.failed.is_set():  # the worker reads once before it goes on
             self.failed.set()
             raise StoreFailed(self.url, "it is away")
         return super().load(run_id)
@@ -91,9 +91,13 @@ def test_a_run_that_could_not_be_taken_because_the_store_was_away_is_taken_later
 
 
 class Counting(MemoryStore):
-    """Counts the heads that it gives."""
+    """Counts the heads that it gives, and how often it is asked for one owner."""
 
-    given = 0
+    given = pulses = 0
+
+    def pulse(self, owner: str) -> Pulse | None:
+        self.pulses += 1
+        return super().pulse(owner)
 
     def heads(self, query: Query) -> list[Head]:
         found = super().heads(query)
@@ -115,15 +119,18 @@ def test_looking_for_runs_of_the_gone_does_not_read_those_of_the_living() -> Non
             for number in range(count):
                 app.submit(greets, "ann", run_id=f"{owner}-{number}")
                 owned(store, f"{owner}-{number}", owner)
+        store.enroll(near := f"{app.engine.keeper.owner.rpartition('.')[0]}.near")
         orphans = Orphans(app.engine)
         assert orphans.found() == []
-        store.given, found = 0, list[Head]()
+        store.given, store.pulses, found = 0, 0, list[Head]()
         for _ in range(20):
             clock.ahead_s += 1.0
             store.renew("far.living")
+            store.renew(near)
             found = orphans.found()
         assert {head.owner for head in found} == {"far.dying"}
         assert store.given < 20
+        assert store.pulses == 0, "all owners are read at once"
 
 
 def test_runs_of_an_owner_that_is_not_enrolled_are_found_now_and_then() -> None:

@@ -14,6 +14,7 @@ from agents_for_tests.sites import StillClock
 from holdfast import Holdfast, _failpoints, _roster, _submitting
 from holdfast._metering import Meter
 from holdfast.errors import Misuse
+from holdfast.store import Drawn
 from holdfast.stores import _postgres_limits
 from holdfast.stores._meters import moved_on
 from holdfast.stores._postgres_text import plain, sql_text
@@ -51,6 +52,19 @@ def test_a_meter_tells_how_long_to_wait_and_is_right() -> None:
     clock.sleep(wait_s)
     assert meter.wait_s("calls", 1) == 0.0
     assert meter.wait_s("what has no limit", 1_000_000) == 0.0
+
+
+class Ahead(MemoryStore):
+    """A store with a clock of its own, which is an hour ahead of everybody's."""
+
+    def draw(self, meter: str, *, step_us: int, within_us: int | None, at_us: int) -> Drawn:
+        return super().draw(meter, step_us=step_us, within_us=within_us, at_us=at_us + 3_600_000_000)
+
+
+def test_how_long_to_wait_does_not_depend_on_what_time_it_is_in_the_store() -> None:
+    meter = Meter(Ahead(), StillClock(), [hf.Limit(resource="calls", amount=2, per="1s")])
+    assert [meter.wait_s("calls", 1) for _ in range(2)] == [0.0, 0.0]
+    assert 0 < meter.wait_s("calls", 1) <= 0.5
 
 
 def test_two_limits_of_one_resource_are_refused() -> None:
@@ -100,6 +114,7 @@ def test_the_roster_tells_what_workers_say_of_themselves_and_forgets_those_that_
         assert (worker.life, worker.agents, worker.concurrency, worker.runs) == ("alive", ("greets",), 3, ())
         _roster.forget_dead(app.engine)
         assert len(app.workers()) == 1
+        assert [one.dead for one in dying.owners()] == [False]
         dying.close()
         assert [one.life for one in app.workers()] == ["dead"]
         _roster.forget_dead(app.engine)

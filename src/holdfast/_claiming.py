@@ -48,7 +48,7 @@ NOT_ON = frozenset(
     one.kind
     for one in (
         rec.RunResumed, rec.StepStarted, rec.AttemptFailed, rec.DoubtOpened, rec.DoubtSettled, rec.StateSaved, rec.TimeRead, rec.WatchTaken,
-        rec.ChildStarted,
+        rec.WatchDrifted, rec.ModelChanged, rec.ChildStarted, rec.RunPruned,
     )
 )  # fmt: skip
 """What is recorded of a step before it has an outcome, and beside it."""
@@ -58,7 +58,6 @@ class Death(NamedTuple):
     """An owner that was gone when its run was taken over; proven, or only silent for the lease time."""
 
     owner: str
-    at_us: int
     proven: bool
 
 
@@ -118,16 +117,14 @@ class Orphans:
         engine = self._engine
         assert isinstance(engine.store, Roster)
         with engine.observer.looking():
-            owners = {one.owner: one.beat for one in engine.store.owners() if one.owner != engine.keeper.owner}
-        here = engine.keeper.owner.rpartition(".")[0]
-        watched = {owner: beat for owner, beat in owners.items() if self._empty.get(owner) != beat}
-        near = {owner for owner in watched if owner.rpartition(".")[0] == here}
-        gone = [owner for owner, beat in watched.items() if engine.observer.counts_as_gone(owner, beat, near=owner in near)]
+            owners = {one.owner: one for one in engine.store.owners() if one.owner != engine.keeper.owner}
+        watched = [one for one in owners.values() if self._empty.get(one.owner) != one.beat]
+        gone = [one.owner for one in watched if engine.observer.counts_as_gone(one)]
         found: list[Head] = []
         for owner in gone:
             heads = [head for head in engine.store.heads(Query(statuses=["running"], owner=owner, limit=MAX_OWNED)) if head.owner == owner]
             found += heads
-            self._empty |= {} if heads else {owner: owners[owner]}
+            self._empty |= {} if heads else {owner: owners[owner].beat}
         return found
 
 
@@ -135,14 +132,23 @@ def deaths(rows: Sequence[Row]) -> list[Death]:
     """The owners that were gone, one after the other, since the run last got on: no step had an outcome, and nobody let go of it."""
     found: list[Death] = []
     owner = ""
-    for row in rows:
+    for row, gets_on in _getting_on(rows):
         record = record_of(row) if row.kind in CLAIMS else None
         if isinstance(record, rec.RunResumed) and record.why == TAKEN_OVER:
-            found.append(Death(owner, row.at_us, proven=not record.silent))
-        elif record is not None or row.kind not in NOT_ON:
+            found.append(Death(owner, proven=not record.silent))
+        elif record is not None or gets_on:
             found = []
         owner = record.owner if isinstance(record, rec.RunStarted | rec.RunResumed) else owner
     return found
+
+
+def _getting_on(rows: Sequence[Row]) -> Iterator[tuple[Row, bool]]:
+    """Each record, and whether the run got on with it; not where a body saved what had been saved before."""
+    saved: set[tuple[str, bytes, bytes | None]] = set()
+    for row in rows:
+        partial = {(row.step_id, row.body, row.value)} if row.kind == rec.StepPartial.kind else set()
+        yield row, row.kind not in NOT_ON and not partial & saved
+        saved |= partial
 
 
 def deaths_of(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Death]:
@@ -150,20 +156,25 @@ def deaths_of(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Death]:
     found = deaths(rows)
     if head.owner is not None:
         proven = engine.observer.life_of(head.owner) == "dead"
-        found.append(Death(head.owner, engine.clock.now_us(), proven=proven))
+        found.append(Death(head.owner, proven))
     if len(found) < MOST_DEATHS:
         return found
-    got_on_us = max((_got_on_us(engine, child) for child in Journal.load(head, rows).open_children()), default=0)
-    return [death for death in found if death.at_us > got_on_us]
+    under = {owner for child in Journal.load(head, rows).open_children() for owner in _got_on_under(engine, child)}
+    last = max((place for place, death in enumerate(found) if death.owner in under), default=0)
+    return found[last:]
 
 
-def _got_on_us(engine: Engine, run_id: str, depth: int = MAX_DEPTH) -> int:
-    """When a run last got on, or one inside it."""
+def _got_on_under(engine: Engine, run_id: str, depth: int = MAX_DEPTH) -> set[str]:
+    """Whose a run was when it last got on, and those inside it; owners, since the clocks of two machines do not tell what came first."""
     found = engine.store.load(run_id)
     if found is None or not depth:
-        return 0
-    own_us = max((row.at_us for row in found[1] if row.kind not in NOT_ON), default=0)
-    return max([own_us, *(_got_on_us(engine, child, depth - 1) for child in Journal.load(*found).open_children())])
+        return set()
+    owner = last = ""
+    for row, gets_on in _getting_on(found[1]):
+        record = record_of(row) if row.kind in CLAIMS else None
+        owner = record.owner if isinstance(record, rec.RunStarted | rec.RunResumed) else owner
+        last = owner if gets_on else last
+    return {last}.union(*(_got_on_under(engine, child, depth - 1) for child in Journal.load(*found).open_children()))
 
 
 def too_deadly(found: Sequence[Death]) -> bool:

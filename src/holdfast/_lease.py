@@ -24,7 +24,7 @@ from ._run import MESSAGE, Run
 from ._steps import started
 from .budget import read_limits
 from .errors import Cancelled, HoldfastError, Unwinding
-from .store import Distant, Letter, Store
+from .store import Distant, Enrolled, Letter, Store
 
 LEASE_S = 15.0
 TICK_S = 0.1
@@ -68,9 +68,9 @@ class Observer:
             return "dead"
         return "expired" if self._is_silent(owner, pulse.beat if pulse else 0) else "alive"
 
-    def counts_as_gone(self, owner: str, beat: int, *, near: bool) -> bool:
-        """The same of an owner whose beat was just read; whether it died is asked only where that can be proven, near here."""
-        return self.life_of(owner) != "alive" if near else self._is_silent(owner, beat)
+    def counts_as_gone(self, one: Enrolled) -> bool:
+        """Whether an owner that was just read with all others is proven dead, or has been silent for the lease time."""
+        return one.dead or self._is_silent(one.owner, one.beat)
 
     def _is_silent(self, owner: str, beat: int) -> bool:
         """Whether the beat stood still for the lease time, as far as was seen here."""

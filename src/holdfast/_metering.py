@@ -18,7 +18,7 @@ class Meter:
 
     def __init__(self, store: Store, clock: Clock, limits: Sequence[Limit]) -> None:
         if limits and not isinstance(store, Metered):
-            remedy = "Use SQLite or PostgreSQL"
+            remedy = "Use SQLite or PostgreSQL, or take the limits away"
             raise Misuse(f"limits= needs a store that counts for all who share it; {store.url} does not, and nothing was opened. {remedy}")
         resources = [limit.resource for limit in limits if limit.resource]
         if len(set(resources)) < len(resources):
@@ -29,11 +29,11 @@ class Meter:
 
     def wait_s(self, resource: str, amount: float) -> float:
         """Use so much of a resource, and give 0.0; where there is not enough, use nothing, and give how long to wait."""
-        rate, now_us = self._rates.get(resource), self._clock.now_us()
+        rate = self._rates.get(resource)
         if rate is None or self._store is None:
             return 0.0
-        drawn = self._store.draw(f"resource {resource}", step_us=rate.step_us(amount), within_us=rate.per_us(), at_us=now_us)
-        return 0.0 if drawn.granted else max(drawn.at_us - now_us, 1) / 1e6
+        drawn = self._store.draw(f"resource {resource}", step_us=rate.step_us(amount), within_us=rate.per_us(), at_us=self._clock.now_us())
+        return 0.0 if drawn.granted else max(drawn.wait_us, 1) / 1e6
 
     def turn_us(self, queue: str, lane: str) -> int:
         """The place in line of one more run of a key: behind its others, and among those of the rest."""

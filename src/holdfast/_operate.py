@@ -26,7 +26,7 @@ from ._replay import Question
 from ._runner import escaped, silent
 from .budget import Budget, shown
 from .errors import LeaseLost, Refusal, UnknownAgent, Unwinding
-from .store import Head
+from .store import Head, Row
 
 MAX_TRIES = 20
 """How often a verb is tried again when the run moves under it."""
@@ -358,19 +358,22 @@ def _accepting_models(journal: Journal, *, by: str, reason: str) -> tuple[list[r
     return records, f"the run goes on with {', '.join(f'{pair} in step {name}' for name, pair in changes)}"
 
 
-def order_for(engine: Engine, run_id: str, agents: Sequence[Agent[..., Any]], *, where: str, wait: bool) -> Order:
-    """The order that goes on with a recorded run, with the arguments it was started with."""
-    head, rows = loaded(engine, run_id)
+def order_for(
+    engine: Engine, run_id: str, agents: Sequence[Agent[..., Any]], *, where: str, wait: bool,
+    found: tuple[Head, Sequence[Row]] | None = None,
+) -> Order:  # fmt: skip
+    """The order that goes on with a recorded run, with the arguments it was started with; who has `found` it has it not read again."""
+    head, rows = found or loaded(engine, run_id)
     started = Journal.load(head, rows).started
     assert started is not None
-    found = [agent for agent in agents if agent.name == head.agent]
-    if not found:
+    named = [agent for agent in agents if agent.name == head.agent]
+    if not named:
         raise UnknownAgent(head.agent, where, ", ".join(sorted(agent.name for agent in agents)))
     try:
-        args, kwargs = found[0].orders.give_back(started.args or b"{}")
+        args, kwargs = named[0].orders.give_back(started.args or b"{}")
     except ValueError as error:
         raise Refusal(f"the arguments of run {run_id!r} no longer fit agent {head.agent!r}: {error}; nothing was changed") from error
-    return Order(agent=found[0], run_id=run_id, args=args, kwargs=kwargs, wait=wait, recorded_arguments=True)
+    return Order(agent=named[0], run_id=run_id, args=args, kwargs=kwargs, wait=wait, recorded_arguments=True)
 
 
 def _tell(engine: Engine, run_id: str, allowed: Any, records: list[rec.Record], *, kind: str, letter: dict[str, Any], why: str) -> int:

@@ -52,7 +52,7 @@ def introduction(engine: Engine, *, agents: Sequence[str], queues: Sequence[str]
 def workers(engine: Engine) -> list[WorkerView]:
     """Everybody who is enrolled, by name."""
     if not isinstance(engine.store, Roster):
-        raise Refusal(f"{engine.store.url} does not tell who works on it; SQLite and PostgreSQL do")
+        raise Refusal(f"{engine.store.url} does not tell who works on it; its runs are executed all the same. SQLite and PostgreSQL tell")
     executed: dict[str, list[str]] = defaultdict(list)
     for head in engine.store.heads(Query(statuses=["running"], limit=MOST_OWNED)):
         if head.owner is not None:

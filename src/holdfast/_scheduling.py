@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -47,7 +47,7 @@ class Timetable:
         self._engine, self._schedules, self._queue = engine, schedules, queue
         self._behind: dict[str, datetime] = {}
         for schedule in schedules:
-            self._order(schedule, to_datetime(0))  # what cannot be run is refused now, not at night
+            _refuse_what_cannot_be_run(schedule, self._order)
 
     async def keep(self) -> None:
         """Leave each run to a worker when its time has come, until this is cancelled."""
@@ -59,6 +59,8 @@ class Timetable:
                 except StoreError as error:
                     log.warning("schedule %s: the store cannot be used, trying again in %g s: %s", schedule.name, AWAY_S, error)
                     rest_s = AWAY_S
+                except Exception as error:  # noqa: BLE001 (one that cannot go on must not end the others, nor itself unheard)
+                    log.error("schedule %s: its time is not kept now: %s: %s", schedule.name, type(error).__name__, error)  # noqa: TRY400
             await asyncio.sleep(rest_s)
 
     async def _look(self, schedule: Schedule) -> float:
@@ -91,6 +93,14 @@ class Timetable:
         run_id = f"{schedule.name}-{time:%Y%m%dT%H%M%SZ}"
         order = ordered(schedule.agent, schedule.args, wait=False, options={"run_id": run_id, "tags": {"schedule": schedule.name}})
         return in_line(order, queue=self._queue, priority=0, key="")
+
+
+def _refuse_what_cannot_be_run(schedule: Schedule, order: Callable[[Schedule, datetime], Order]) -> None:
+    """Refuse now, not at night, what does not fit the agent or cannot be recorded."""
+    try:
+        order(schedule, to_datetime(0)).encoded()
+    except (TypeError, ValueError) as error:
+        raise Misuse(f"schedule {schedule.name!r} cannot be run with its arguments: {error}; nothing was begun") from error
 
 
 def _of(fn: Any) -> Agent[..., Any]:

@@ -27,10 +27,10 @@ from ._turns import QUEUE
 from .errors import HoldfastError, LeaseLost, Misuse, RunCancelled, RunPaused, RunWaiting, StoreBusy, StoreError, StoreFailed
 from .limits import ceilings
 from .schedules import Schedule
-from .store import Ceiling, Head, Roster
+from .store import Ceiling, Distant, Head, Roster
 
 POLL_S = 0.2
-"""How often a worker with room looks for runs that can go on."""
+"""How often a worker with room looks for runs that can go on, unless the store wants to be asked less often."""
 
 AWAY_S = 2.0
 """How long it rests where the store cannot be reached."""
@@ -85,6 +85,7 @@ class Worker:
         self._full_until_s: dict[Ceiling, float] = {}
         self._rests_until_s: dict[str, float] = {}
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="holdfast-worker")
+        self._look_s = engine.store.letters_every_s if isinstance(engine.store, Distant) else POLL_S
         self._news = asyncio.Event()
         self._timetable = Timetable(engine, schedules, queues[0])
         self.stopping = False
@@ -140,7 +141,7 @@ class Worker:
         """Take as many runs as there is room for; gives how long to rest before the next look."""
         room = self._room - len(self._tasks)
         if room < 1:
-            return POLL_S
+            return self._look_s
         try:
             for order in await asyncio.to_thread(lambda: list(self._orders(room))):
                 self._tasks[order.run_id] = task = asyncio.create_task(self._attend(order))
@@ -148,7 +149,7 @@ class Worker:
         except StoreError as error:
             log.warning("the store cannot be read, trying again in %g s: %s", AWAY_S, error)
             return AWAY_S
-        return POLL_S
+        return self._look_s
 
     def _ended(self, run_id: str, _: object) -> None:
         del self._tasks[run_id]
@@ -181,7 +182,7 @@ class Worker:
             return None
         try:
             found = loaded(self._engine, run_id)
-            order = order_for(self._engine, run_id, self._agents, where="this worker", wait=False)
+            order = order_for(self._engine, run_id, self._agents, where="this worker", wait=False, found=found)
             if too_deadly(died := deaths_of(self._engine, *found)):
                 self._set_aside(Journal.load(*found), died)
                 return None

@@ -374,11 +374,12 @@ class Distant(Protocol):
 
 
 class Enrolled(NamedTuple):
-    """An owner that is known, how often it has renewed, and what it says of itself."""
+    """An owner that is known, how often it has renewed, what it says of itself, and whether it is proven dead, as `pulse` tells it."""
 
     owner: str
     beat: int
     about: bytes
+    dead: bool = False
 
 
 @runtime_checkable
@@ -393,10 +394,14 @@ class Roster(Protocol):
 
 
 class Drawn(NamedTuple):
-    """What somebody drew from a meter: when his turn is, or, where `granted` is not, when to ask again."""
+    """What somebody drew from a meter: when his turn is, or, where `granted` is not, when to ask again, which is in `wait_us`.
+
+    Both are by the clock that the meter goes by, so that whoever waits need not know what time it is there.
+    """
 
     granted: bool
     at_us: int
+    wait_us: int = 0
 
 
 @runtime_checkable

@@ -18,6 +18,8 @@ from holdfast.errors import Refusal, UnknownAgent
 AnyAgent: TypeAlias = Agent[..., Any]
 T = TypeVar("T")
 
+STAYS = "the run is unchanged"
+"""What is true where a file cannot be used for a run."""
 
 RESOURCES_FUNCTION, RESOURCES_LIST = "holdfast_resources", "HOLDFAST_RESOURCES"
 """What an app file may define to hand resources to the agents in it: a function that gives a list, or the list."""
@@ -46,25 +48,25 @@ def declared_in(module: ModuleType, kind: type[T]) -> list[T]:
     return list({id(value): value for value in values if isinstance(value, kind)}.values())
 
 
-def resources_in(module: ModuleType, file: Path) -> list[object]:
+def resources_in(module: ModuleType, file: Path, *, stays: str = STAYS) -> list[object]:
     """What the file hands to its agents for `hf.resource`; `Refusal` where that fails or is no list."""
     given = getattr(module, RESOURCES_FUNCTION, getattr(module, RESOURCES_LIST, []))
     try:
         found = given() if callable(given) else given
     except Exception as error:
         text = _shown(error, file.expanduser().absolute())
-        raise Refusal(f"{RESOURCES_FUNCTION}() of {file} failed: {text}; the run is unchanged") from error
+        raise Refusal(f"{RESOURCES_FUNCTION}() of {file} failed: {text}; {stays}") from error
     if not isinstance(found, list | tuple):
         what = f"{type(found).__name__}, not a list of objects"
-        raise Refusal(f"the resources of {file} are {what}; the run is unchanged. Let {RESOURCES_FUNCTION}() return a list")
+        raise Refusal(f"the resources of {file} are {what}; {stays}. Let {RESOURCES_FUNCTION}() return a list")
     return list(found)
 
 
-def loaded(file: Path) -> ModuleType:
+def loaded(file: Path, *, stays: str = STAYS) -> ModuleType:
     """The file as a module; `Refusal` where it cannot be read, its code fails, or it would start a run."""
     path = file.expanduser().absolute()
     if not path.is_file():
-        raise Refusal(f"{file} is not a file; the run is unchanged. Name the Python file that defines the agent")
+        raise Refusal(f"{file} is not a file; {stays}. Name the Python file that defines the agent")
     module = module_from_spec(_spec(path))
     sys.modules[module.__name__] = module
     sys.path.insert(0, str(path.parent))
@@ -73,7 +75,7 @@ def loaded(file: Path) -> ModuleType:
         exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102 (the operator names the code to run)
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
-        raise Refusal(f"{file} cannot be loaded: {_shown(error, path)}; the run is unchanged") from error
+        raise Refusal(f"{file} cannot be loaded: {_shown(error, path)}; {stays}") from error
     finally:
         loading.reset(token)
     return module
@@ -92,5 +94,5 @@ def _shown(error: BaseException, path: Path) -> str:
     frames = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     line = error.lineno if isinstance(error, SyntaxError) and error.filename == str(path) else frames[-1] if frames else None
     where = f" (line {line})" if line else ""
-    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    text = error.msg if isinstance(error, SyntaxError) and error.filename == str(path) else str(error)
     return f"{type(error).__name__}{where}: {text}"

@@ -40,6 +40,9 @@ EXAMPLES = examples(
 WORKERS = examples("holdfast workers", "holdfast workers --json")
 PAUSES = examples("holdfast pause order-47 --reason 'the price is wrong'", "holdfast pause order-47 --now", "holdfast resume order-47")
 
+UNTOUCHED = "no run was touched"
+NO_AGENT = "Define one there with @hf.agent, or import it there"
+
 LOOK_S = 0.5
 """How often --watch looks at the files."""
 
@@ -71,9 +74,11 @@ def worker(
     if watch:
         return _watched(app)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    module = loaded(app)
+    module = loaded(app, stays=UNTOUCHED)
+    if not agents_in(module):
+        raise Refusal(f"{app} defines no agent, and a worker needs the agents that it is to execute; {UNTOUCHED}. {NO_AGENT}")
     lease_s = read_duration(lease, "--lease") or LEASE_S
-    given = resources_in(module, app)
+    given = resources_in(module, app, stays=UNTOUCHED)
     with Holdfast(meant(store)[0], resources=given, limits=declared_in(module, Limit), lease=lease_s) as holdfast:
         working = Worker(
             holdfast.engine, agents_in(module), queues=queue or (QUEUE,), concurrency=concurrency, grace_s=grace_s,
@@ -126,11 +131,13 @@ def _told_to_stop(working: Worker) -> None:
 
 def _ready(working: Worker, holdfast: Holdfast) -> str:
     """Why the worker takes no runs now, or nothing."""
+    if working.stopping:
+        return "it is stopping"
     try:
         holdfast.store.heads(Query(limit=1))
     except StoreError as error:
         return str(error)
-    return "it is stopping" if working.stopping else ""
+    return ""
 
 
 def _watched(app: Path) -> Exit:

@@ -13,5 +13,5 @@ def moved_on(stands_us: int, *, step_us: int, within_us: int | None, at_us: int)
     start_us = max(stands_us, at_us)
     ahead_us = start_us + step_us - at_us
     if within_us is not None and ahead_us > within_us and start_us > at_us:
-        return Drawn(False, at_us + ahead_us - within_us), stands_us
+        return Drawn(False, at_us + ahead_us - within_us, ahead_us - within_us), stands_us
     return Drawn(True, start_us), start_us + step_us

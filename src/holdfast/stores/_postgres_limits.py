@@ -16,9 +16,15 @@ ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast limit '
 OTHERS = {
     field: f"SELECT count(*) FROM runs WHERE owner IS NOT NULL AND {field} = %b AND run_id <> %b" for field in ("queue", "agent", "lane")
 }
-NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-STANDS = "SELECT stands_us FROM meters WHERE meter = %b"
-MOVE = "INSERT INTO meters VALUES (%b, %b) ON CONFLICT (meter) DO UPDATE SET stands_us = excluded.stands_us"
+CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+DRAW = f"""
+    INSERT INTO meters AS m VALUES (%(meter)b, {CLOCK} + %(step)b::bigint)
+    ON CONFLICT (meter) DO UPDATE SET stands_us = greatest(m.stands_us, {CLOCK}) + %(step)b::bigint
+    WHERE %(within)b::bigint IS NULL OR m.stands_us <= {CLOCK} OR m.stands_us + %(step)b::bigint - {CLOCK} <= %(within)b::bigint
+    RETURNING stands_us - %(step)b::bigint
+"""
+"""What `moved_on` says, in one statement: whoever draws waits for the one before, and for nothing else."""
+STANDS = f"SELECT stands_us, {CLOCK} FROM meters WHERE meter = %b"
 
 
 def reached(connection: Connection, batch: Sequence[Append]) -> dict[str, list[Ceiling]]:
@@ -39,11 +45,9 @@ def _others(connection: Connection, ceiling: Ceiling, run_id: str) -> int:
 
 
 def draw(connection: Connection, meter: str, *, step_us: int, within_us: int | None) -> Drawn:
-    """Move a meter onwards, by the clock of the database."""
-    with connection.transaction():
-        connection.execute(ONE_AT_A_TIME, (meter,))
-        ((at_us,),) = connection.execute(NOW).fetchall()
-        found = connection.execute(STANDS, (meter,)).fetchall()
-        drawn, stands_us = moved_on(found[0][0] if found else 0, step_us=step_us, within_us=within_us, at_us=at_us)
-        connection.execute(MOVE, (meter, stands_us))
-        return drawn
+    """Move a meter onwards, by the clock of the database; where it stays, nothing is written."""
+    moved = connection.execute(DRAW, {"meter": meter, "step": step_us, "within": within_us}).fetchall()
+    if moved:
+        return Drawn(granted=True, at_us=moved[0][0])
+    ((stands_us, at_us),) = connection.execute(STANDS, (meter,)).fetchall()
+    return moved_on(stands_us, step_us=step_us, within_us=within_us, at_us=at_us)[0]._replace(granted=False)

@@ -218,7 +218,9 @@ class PostgresStore:
 
     def owners(self) -> list[Enrolled]:
         found = self._others.run(lambda connection: connection.cursor(binary=True).execute(OWNERS).fetchall())
-        return [Enrolled._make(map(plain, row)) for row in found]
+        with self._os_errors():
+            told = [Enrolled(*map(plain, row)) for row in found]
+            return [one._replace(dead=self._locks.proves_dead(one.owner)) for one in told]
 
     def pulse(self, owner: str) -> Pulse | None:
         found = self._others.run(lambda connection: connection.execute(PULSE, (sql_text(owner),)).fetchall())

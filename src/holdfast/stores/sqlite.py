@@ -233,7 +233,9 @@ class SqliteStore:
 
     def owners(self) -> list[Enrolled]:
         with self._reader.transaction() as cursor:
-            return [Enrolled._make(row) for row in cursor.execute("SELECT owner, beat, about FROM owners ORDER BY owner")]
+            found = [Enrolled(*row) for row in cursor.execute("SELECT owner, beat, about FROM owners ORDER BY owner")]
+        with os_errors(self.url):
+            return [one._replace(dead=self._locks.proves_dead(one.owner)) for one in found]
 
     def pulse(self, owner: str) -> Pulse | None:
         with self._reader.transaction() as cursor:
