@@ -82,7 +82,10 @@ TRANSACTIONS = (
 FLEET = ("submit.before", "submit.after", "pause.before", "pause.after")
 """Places that are passed by who leaves a run to a worker, or pauses one."""
 
-BESIDE = (*FLEET, "repair.before", "repair.after", "answer.before", "answer.after", *PRUNES, *MOVES, *COPIES)
+DEPLOYS = ("block.before",)
+"""Places that only a run passes which the code does not fit."""
+
+BESIDE = (*FLEET, *DEPLOYS, "repair.before", "repair.after", "answer.before", "answer.after", *PRUNES, *MOVES, *COPIES)
 """Places that no run passes."""
 
 _armed: dict[str, int] | None = None

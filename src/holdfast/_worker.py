@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from . import _records as rec
 from ._chain import QUEUE
-from ._claiming import Death, Orphans, claimable, deaths_of, too_deadly
+from ._claiming import Death, Misfits, Orphans, claimable, deaths_of, too_deadly
+from ._code import print_of
 from ._decorators import Agent
 from ._engine import Engine, Order
 from ._inspect import loaded
@@ -82,6 +83,8 @@ class Worker:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._shunned: dict[str, tuple[int, int]] = {}
         self._orphans = Orphans(engine)
+        self.codes = {agent.name: print_of(agent.fn, agent.version) for agent in known}
+        self._misfits = Misfits(engine, self.codes, queues)
         self._full_until_s: dict[Ceiling, float] = {}
         self._rests_until_s: dict[str, float] = {}
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="holdfast-worker")
@@ -131,7 +134,9 @@ class Worker:
             if not self.stopping:
                 forget_dead(engine)
             if isinstance(engine.store, Roster):
-                told = introduction(engine, agents=self._names, queues=self._queues, concurrency=self._room, stopping=self.stopping)
+                told = introduction(
+                    engine, agents=self._names, queues=self._queues, concurrency=self._room, stopping=self.stopping, codes=self.codes
+                )
                 engine.store.introduce(engine.keeper.owner, told)
         except StoreError as error:
             log.warning("the store cannot be told who works on it: %s", error)
@@ -157,7 +162,7 @@ class Worker:
     def _orders(self, room: int) -> Iterator[Order]:
         """What is to be executed next; of what has a ceiling no more than it lets, and nothing while it is known to be reached."""
         asked: Counter[Ceiling] = Counter()
-        for head in claimable(self._engine, self._names, self._queues, self._orphans):
+        for head in claimable(self._engine, self._names, self._queues, self._orphans, self._misfits):
             above = ceilings(self._engine.meter.limits, head)
             if head.run_id in self._tasks or any(asked[one] >= one.most or self._is_full(one) for one in above):
                 continue
@@ -191,7 +196,7 @@ class Worker:
             self._shun(run_id, head)
             log.warning("run %s cannot go on here: %s", run_id, error)
             return None
-        return replace(order, patient=False, ceilings=above)
+        return replace(order, patient=False, ceilings=above, stood=(head.epoch, head.seq))
 
     def _set_aside(self, journal: Journal, died: Sequence[Death]) -> None:
         """A run that kills those who execute it would go round the fleet: it is blocked, with what is known."""
