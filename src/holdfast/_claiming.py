@@ -35,7 +35,7 @@ ORPHANS_S = 0.5
 WHOLE_S = 30.0
 """How often among all, those of owners that are not even enrolled included."""
 
-MISFITS_S = 2.0
+MISFITS_S = 1.0
 """How often is looked for runs that wait for fitting code."""
 
 MISFITS_TURN_S = 0.1
