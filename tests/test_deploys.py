@@ -21,6 +21,7 @@ import pytest
 import holdfast as hf
 from agents_for_tests.sites import eventually
 from chaos_fleet import SOURCES
+from cli_stage import Stage
 from holdfast import Holdfast
 from holdfast import _records as rec
 from holdfast.cli.app_file import loaded
@@ -68,7 +69,7 @@ def deployed(folder: Path, name: str, calls: str) -> Path:
     """An app file of the code `name`, in a folder of its own."""
     file = folder / name / "app.py"
     file.parent.mkdir()
-    file.write_text(CODE.replace("CALLS", calls).replace("@\"", f"{name}\""))
+    file.write_text(CODE.replace("CALLS", calls).replace('@"', f'{name}"'))
     return file
 
 
@@ -92,12 +93,6 @@ def begun(app: Holdfast, module: ModuleType, run_id: str) -> None:
     """A run that this code has begun and that waits now."""
     with pytest.raises(hf.RunWaiting):
         app.run(module.serves, run_id, run_id=run_id, wait=False)
-
-
-def told(folder: Path, *words: str) -> str:
-    said = [sys.executable, "-m", "holdfast", *words, "--store", str(folder / "runs.db")]
-    done = subprocess.run(said, env={**os.environ, "PYTHONPATH": SOURCES}, capture_output=True, text=True, timeout=BOUND_S, check=True)
-    return " ".join(done.stdout.split())
 
 
 def ended_with(app: Holdfast, run_id: str, name: str) -> None:
@@ -149,7 +144,10 @@ def test_the_same_on_postgres(tmp_path: Path, book: Path, postgres_url: str) -> 
     side_by_side(tmp_path, f"{postgres_url}?schema=deploys", book)
 
 
-def test_what_fits_nobody_stays_listed_and_a_later_deploy_goes_on_with_it(tmp_path: Path, book: Path) -> None:
+def test_what_fits_nobody_stays_listed_and_a_later_deploy_goes_on_with_it(
+    tmp_path: Path, book: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage = Stage(tmp_path, capsys)
     url, old, new = str(tmp_path / "runs.db"), deployed(tmp_path, "old", OLD), deployed(tmp_path, "new", NEW)
     mended = deployed(tmp_path, "mended", f"{OLD}  # as it was, in another deploy")
     with Holdfast(url) as app:
@@ -160,8 +158,8 @@ def test_what_fits_nobody_stays_listed_and_a_later_deploy_goes_on_with_it(tmp_pa
             (print_,) = codes(app, "run")
             (working,) = [one for one in app.workers() if one.agents]
             assert working.codes == {"serves": print_}
-            assert print_ in told(tmp_path, "workers")
-            for words in (told(tmp_path, "inbox"), told(tmp_path, "show", "run")):
+            assert print_ in stage.told("workers")
+            for words in (" ".join(stage.told(*said).split()) for said in (["inbox"], ["show", "run"])):
                 assert "step 1 was begin" in words
                 assert f"not that of {working.owner} (code {print_})" in words
                 assert "holdfast resume run --accept" in words
