@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -19,7 +20,8 @@ from holdfast._claiming import Misfits, deaths
 from holdfast._decorators import Agent
 from holdfast._fitting import Try, tries
 from holdfast._journal import Journal
-from holdfast._operate import order_for
+from holdfast._operate import UnfitArguments, order_for
+from holdfast._roster import may_fit
 from holdfast._runner import Elsewhere, attend_async
 from holdfast._worker import Worker
 from holdfast.store import Head, Query, Row
@@ -210,6 +212,62 @@ def test_who_comes_after_another_with_the_same_code_does_not_try_it_again() -> N
             asyncio.run(attend_async(app.engine, late))
         with pytest.raises(hf.ReplayMismatch):  # without that look it would
             asyncio.run(attend_async(app.engine, replace(late, stood=None)))
+
+
+def test_who_waits_for_the_result_waits_while_there_is_a_worker_whose_code_has_not_been_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        with Holdfast(MemoryStore()) as first, Holdfast(first.store) as second:
+            with pytest.raises(hf.RunWaiting):
+                await asyncio.to_thread(lambda: first.run(code("a"), "x", run_id="run", wait=False))
+            with pytest.raises(hf.ReplayMismatch):
+                await asyncio.to_thread(lambda: first.run(code("b"), "x", run_id="run", wait=False))
+            with pytest.raises(hf.RunFailed, match="ReplayMismatch"):
+                await first.handle("run").result()
+            first.send("run", "word", "!")
+            with monkeypatch.context() as held:
+                held.setattr(Misfits, "found", lambda _: ())
+                worker = Worker(second.engine, [code("a")], concurrency=1)
+                working = asyncio.create_task(worker.work())
+                await until(lambda: any(one.codes for one in first.workers()))
+                head = first.store.head("run")
+                assert head is not None
+                assert may_fit(first.engine, head)
+                result = asyncio.ensure_future(first.handle("run").result())
+                await asyncio.sleep(0)
+            assert await asyncio.wait_for(result, BOUND_S) == "a!"
+            worker.stop()
+            await working
+
+    asyncio.run(main())
+
+
+def test_a_run_whose_arguments_the_code_does_not_take_is_listed_and_waits_for_code_that_does() -> None:
+    @hf.agent(name="serves", version="n")
+    async def counts(run: int) -> str:
+        return str(run)
+
+    async def main() -> None:
+        with Holdfast(store := MemoryStore()) as first, Holdfast(store) as second, Holdfast(store) as third:
+            first.submit(code("a"), "x", run_id="run")
+            unfit = [Worker(app.engine, [counts], concurrency=1) for app in (first, second)]
+            working = [asyncio.create_task(worker.work()) for worker in unfit]
+            await until(lambda: first.show("run").status == "blocked")
+            (item,) = first.inbox()
+            assert "the arguments of serves does not fit any more" in item.what
+            fitting = Worker(third.engine, [code("a")], concurrency=1)
+            working.append(asyncio.create_task(fitting.work()))
+            await until(lambda: first.show("run").status == "waiting")
+            assert len(codes_tried(store)) == 1
+            for worker in (*unfit, fitting):
+                worker.stop()
+            await asyncio.gather(*working)
+
+    asyncio.run(main())
+
+
+def test_the_refusal_of_arguments_survives_pickling() -> None:
+    error = UnfitArguments("run", "serves", "not a number")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 # --- families, many runs, other blocks ------------------------------------------------------------------------------

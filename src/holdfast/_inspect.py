@@ -447,6 +447,8 @@ def _mismatch(error: rec.Json) -> str:
     match error.get("state"):
         case {"step_id": step_id, "recorded": recorded, "requested": requested}:
             return f"step {step_id} was {recorded} when it was recorded; the code now {requested}"
+        case {"step_id": "", "name": name, "reason": reason}:
+            return f"what is recorded as {name} does not fit any more: {reason}"
         case {"step_id": step_id, "name": name, "reason": reason}:
             return f"the recorded result of step {step_id}, {name}, does not fit its type any more: {reason}"
     return message(error)

@@ -358,6 +358,15 @@ def _accepting_models(journal: Journal, *, by: str, reason: str) -> tuple[list[r
     return records, f"the run goes on with {', '.join(f'{pair} in step {name}' for name, pair in changes)}"
 
 
+class UnfitArguments(Refusal):
+    """The code does not take the arguments that a run was begun with."""
+
+    def __init__(self, run_id: str, agent: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the arguments of run {run_id!r} no longer fit agent {agent!r}: {reason}; nothing was changed")
+        self.args = (run_id, agent, reason)
+
+
 def order_for(engine: Engine, run_id: str, agents: Sequence[Agent[..., Any]], *, where: str, wait: bool) -> Order:
     """The order that goes on with a recorded run, with the arguments it was started with."""
     head, rows = loaded(engine, run_id)
@@ -369,7 +378,7 @@ def order_for(engine: Engine, run_id: str, agents: Sequence[Agent[..., Any]], *,
     try:
         args, kwargs = found[0].orders.give_back(started.args or b"{}")
     except ValueError as error:
-        raise Refusal(f"the arguments of run {run_id!r} no longer fit agent {head.agent!r}: {error}; nothing was changed") from error
+        raise UnfitArguments(run_id, head.agent, str(error)) from error
     return Order(agent=found[0], run_id=run_id, args=args, kwargs=kwargs, wait=wait, recorded_arguments=True)
 
 

@@ -14,13 +14,17 @@ from typing import Any
 
 from ._chain import CHILD_OF
 from ._engine import Engine
-from ._fitting import is_misfit
+from ._fitting import is_held_up, is_misfit, tries
+from ._journal import Journal
 from ._lease import Life
 from .errors import Refusal
 from .store import Head, Query, Roster
 
 MOST_OWNED = 100_000
 """Runs that execute now, which are looked through."""
+
+MAX_DEPTH = 100
+"""How deep runs may be inside runs."""
 
 MOST_LOOKED_AT = 1_000
 """Runs in line of which it is looked whether there is a worker for them."""
@@ -96,6 +100,24 @@ def unserved(engine: Engine, heads: Sequence[Head]) -> dict[str, int]:
     working = [worker for worker in workers(engine) if worker.agents and worker.life == "alive"] if wanted else []
     told = (_hindrance(working, head.agent, head.queue) for head in wanted)
     return dict(Counter(why for why in told if why)) if working else {}
+
+
+def may_fit(engine: Engine, head: Head) -> bool:
+    """Whether a run waits for fitting code and a worker lives that has not tried it yet."""
+    if not is_held_up(head) or not isinstance(engine.store, Roster) or not _waits_for_code(engine, head):
+        return False
+    found = engine.store.load(head.run_id)
+    tried = {"", *(one.code for one in tries(found[1]))} if found is not None else {""}
+    working = [_view(engine, one.owner, one.about, ()) for one in engine.store.owners()]
+    untried = [one for one in working if one.codes.get(head.agent, "") not in tried and head.queue in one.queues]
+    return any(one.life == "alive" and not one.stopping for one in untried)
+
+
+def _waits_for_code(engine: Engine, head: Head, depth: int = MAX_DEPTH) -> bool:
+    """Whether the code of a run does not fit, or that of a run inside it, which has stopped it."""
+    found = engine.store.load(head.run_id) if depth and is_held_up(head) and not is_misfit(head) else None
+    within = [engine.store.head(child) for child in Journal.load(*found).open_children()] if found is not None else []
+    return is_misfit(head) or any(_waits_for_code(engine, child, depth - 1) for child in within if child is not None)
 
 
 def in_line(engine: Engine) -> list[Head]:

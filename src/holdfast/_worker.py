@@ -14,21 +14,33 @@ from typing import Any, NamedTuple
 
 from . import _records as rec
 from ._chain import QUEUE
-from ._claiming import Death, Misfits, Orphans, claimable, deaths_of, too_deadly
+from ._claiming import TAKEN_OVER, Death, Misfits, Orphans, claimable, deaths_of, too_deadly
 from ._code import print_of
 from ._decorators import Agent
 from ._engine import Engine, Order
 from ._inspect import loaded
 from ._journal import Crowded, Journal
-from ._operate import order_for
+from ._operate import UnfitArguments, order_for
 from ._ordering import not_an_agent
 from ._roster import forget_dead, introduction
-from ._runner import Elsewhere, attend_async, attend_blocking
+from ._runner import Elsewhere, attend_async, attend_blocking, silent
 from ._scheduling import Timetable
-from .errors import HoldfastError, LeaseLost, Misuse, RunCancelled, RunPaused, RunWaiting, StoreBusy, StoreError, StoreFailed
+from .codec.failures import failure
+from .errors import (
+    HoldfastError,
+    LeaseLost,
+    Misuse,
+    RunCancelled,
+    RunPaused,
+    RunWaiting,
+    StoreBusy,
+    StoreError,
+    StoreFailed,
+    UndecodableResult,
+)
 from .limits import ceilings
 from .schedules import Schedule
-from .store import Ceiling, Head, Roster
+from .store import Ceiling, Head, Roster, Row
 
 POLL_S = 0.2
 """How often a worker with room looks for runs that can go on."""
@@ -186,8 +198,8 @@ class Worker:
             return None
         try:
             found = loaded(self._engine, run_id)
-            order = order_for(self._engine, run_id, self._agents, where="this worker", wait=False)
-            if too_deadly(died := deaths_of(self._engine, *found)):
+            order = self._ordered(found, head)
+            if order is not None and too_deadly(died := deaths_of(self._engine, *found)):
                 self._set_aside(Journal.load(*found), died)
                 return None
         except (StoreFailed, StoreBusy):
@@ -196,7 +208,16 @@ class Worker:
             self._shun(run_id, head)
             log.warning("run %s cannot go on here: %s", run_id, error)
             return None
-        return replace(order, patient=False, ceilings=above, stood=(head.epoch, head.seq))
+        return None if order is None else replace(order, patient=False, ceilings=above, stood=(head.epoch, head.seq))
+
+    def _ordered(self, found: tuple[Head, Sequence[Row]], head: Head) -> Order | None:
+        """With the arguments that the run was begun with; where the code does not take them, and nobody has moved it, it is blocked."""
+        try:
+            return order_for(self._engine, head.run_id, self._agents, where="this worker", wait=False)
+        except UnfitArguments as error:
+            if (found[0].epoch, found[0].seq) == (head.epoch, head.seq):
+                self._block(Journal.load(*found), error)
+            return None
 
     def _set_aside(self, journal: Journal, died: Sequence[Death]) -> None:
         """A run that kills those who execute it would go round the fleet: it is blocked, with what is known."""
@@ -210,6 +231,16 @@ class Worker:
             resumed = rec.RunResumed(owner="", why="set aside", silent=proven < len(died))
             self._engine.committer.commit(journal, [resumed, rec.RunBlocked(error=error)])
             log.error("run %s is blocked: %s", journal.head.run_id, why)
+
+    def _block(self, journal: Journal, error: UnfitArguments) -> None:
+        """The code does not fit the arguments that the run was begun with: it waits for code that does, listed as any that does not fit."""
+        head = journal.head
+        told = failure(UndecodableResult(head.run_id, "", f"the arguments of {head.agent}", error.reason))
+        why = TAKEN_OVER if head.owner else head.status
+        with suppress(LeaseLost):  # somebody else has taken it meanwhile
+            resumed = rec.RunResumed(owner=self._engine.keeper.owner, why=why, silent=silent(self._engine, head))
+            self._engine.committer.commit(journal, [resumed, rec.RunBlocked(error=told, code=self.codes[head.agent])])
+        log.warning("run %s: %s", head.run_id, error)
 
     async def _attend(self, order: Order) -> None:
         """Execute a run until it ends, waits or is left; how it ended is recorded with it."""
