@@ -270,6 +270,15 @@ def test_the_refusal_of_arguments_survives_pickling() -> None:
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
+def test_a_run_that_waits_for_fitting_code_can_be_paused() -> None:
+    with Holdfast(MemoryStore()) as app:
+        left(app, "run", blocked("theirs"))
+        app.pause("run", by="ann")
+        assert app.show("run").status == "paused"
+        app.resume("run", by="ann")
+        assert app.show("run").status == "queued"
+
+
 # --- families, many runs, other blocks ------------------------------------------------------------------------------
 
 

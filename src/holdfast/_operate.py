@@ -17,6 +17,7 @@ from ._decorators import Agent
 from ._door import acceptance
 from ._engine import Engine, Order
 from ._failpoints import reach
+from ._fitting import is_held_up
 from ._ids import checked_text
 from ._inspect import loaded
 from ._journal import Journal
@@ -242,7 +243,7 @@ def pause(engine: Engine, run_id: str, *, now: bool, by: str, reason: str) -> st
 
     def to_be_held(journal: Journal, *, owned: bool) -> None:
         _refuse_final(journal.head)
-        if not owned and journal.head.status not in ("queued", "running", "waiting"):
+        if not owned and journal.head.status not in ("queued", "running", "waiting") and not is_held_up(journal.head):
             raise Refusal(f"run {run_id!r} is {journal.head.status}: nobody goes on with it by himself; nothing was changed")
 
     record = rec.RunPaused(by=checked_text(by, "by"), reason=checked_text(reason, "reason"))
