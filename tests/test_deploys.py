@@ -161,7 +161,7 @@ def test_what_fits_nobody_stays_listed_and_a_later_deploy_goes_on_with_it(
             assert print_ in stage.told("workers")
             for words in (" ".join(stage.told(*said).split()) for said in (["inbox"], ["show", "run"])):
                 assert "step 1 was begin" in words
-                assert f"not that of {working.owner} (code {print_})" in words
+                assert f"tried in vain: {working.owner} (code {print_})" in words
                 assert "holdfast resume run --accept" in words
             with worker(mended, url):
                 stands(app, ["run"], "waiting")

@@ -31,7 +31,7 @@ Code: TypeAlias = Callable[[str], Coroutine[Any, Any, str]]
 BOUND_S = 20
 MISMATCH = {"type": "ReplayMismatch", "message": "another path"}
 STOPPED = {"type": "ChildStopped", "message": "child run 'c' cannot go on"}
-STARTED = rec.RunStarted(agent="serves", fingerprint="1:f", origin="run", owner="first", args=b"{}")
+STARTED = rec.RunStarted(agent="serves", fingerprint="1:f", origin="run", owner="first")
 WORD = rec.RunResumed(owner="", why="resume by ann")
 
 
@@ -65,6 +65,12 @@ def test_what_else_blocks_or_fails_a_run_is_no_try() -> None:
     assert tries(rows(blocked("a"), WORD, deadly)) == []
     assert tries(rows(rec.RunFailed(error={"type": "OSError", "message": "full"}))) == []
     assert _fitting.told(rows(WORD, deadly)) == ""
+
+
+def test_of_many_tries_the_last_are_told_of() -> None:
+    many = [one for name in "abcdefg" for one in (claimed(f"w-{name}"), blocked(name))]
+    told = _fitting.told(rows(*many))
+    assert told.endswith("tried in vain: w-g (code g), w-f (code f), w-e (code e), w-d (code d), w-c (code c) and 2 more")
 
 
 def test_a_run_that_kills_whoever_fits_is_found_out_though_others_do_not_fit_in_between() -> None:

@@ -24,6 +24,10 @@ ANEW = frozenset(one.kind for one in (rec.RunAccepted, rec.RunContinued, rec.Run
 LOOKED_AT = frozenset(one.kind for one in (rec.RunStarted, rec.RunResumed, rec.RunBlocked, rec.RunFailed))
 
 
+SHOWN = 5
+"""Tries that are told of, the last ones."""
+
+
 class Try(NamedTuple):
     """A process whose code did not fit; no print where it is not known."""
 
@@ -70,4 +74,5 @@ def tries(rows: Sequence[Row]) -> list[Try]:
 def told(rows: Sequence[Row]) -> str:
     """What a run that is blocked by its code waits for, in words; nothing for one that something else blocks."""
     tried = [f"{one.owner or 'an unknown process'}{f' (code {one.code})' if one.code else ''}" for one in tries(rows)]
-    return f". It waits for a worker whose code fits, or for an operator; not that of {', '.join(tried)}" if tried else ""
+    more = f" and {len(tried) - SHOWN} more" if len(tried) > SHOWN else ""
+    return f". It waits for a worker whose code fits, or for an operator; tried in vain: {', '.join(tried[:SHOWN])}{more}" if tried else ""
