@@ -10,7 +10,8 @@ import holdfast as hf
 from agents_for_tests.sites import HandClock
 from holdfast import Holdfast
 from holdfast import _records as rec
-from holdfast._claiming import Orphans, deaths
+from holdfast._claiming import Orphans
+from holdfast._deaths import deaths
 from holdfast._journal import Journal
 from holdfast._worker import Worker
 from holdfast.errors import StoreFailed

@@ -143,3 +143,13 @@ def test_a_step_of_an_owned_run_does_not_open_the_index_of_times(tmp_path: Path)
 
         assert opened(sqlite.ADVANCE) == {"runs", "runs_resting"}
         assert opened(sqlite.REPLACE) == {"runs", "runs_resting", "runs_owned", "runs_due", "runs_turn"}
+
+
+def test_a_message_without_a_key_wakes_a_run_that_took_another_one_without_a_key_before(app: hf.Holdfast) -> None:
+    park(app, "run", receives)
+    for name in ("one", "two"):
+        assert ready(app) == []
+        app.send("run", name, name)
+        assert ready(app) == ["run"]
+        park(app, "run", receives)
+    assert app.show("run").result == ["one", "two"]

@@ -6,20 +6,17 @@ A child run goes on inside the run that had called it, so the topmost run of a f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import chain
-from typing import NamedTuple
 
-from . import _records as rec
-from ._chain import CHILD_OF, record_of
+from ._chain import CHILD_OF
+from ._deaths import MAX_DEPTH
 from ._engine import Engine
-from ._journal import Journal
+from ._fitting import is_held_up, is_misfit, tries
 from ._waking import woken
-from .store import Head, Query, Roster, Row
-
-MAX_DEPTH = 100
-"""How deep runs may be inside runs."""
+from .errors import Damaged
+from .store import Head, Query, Roster
 
 PAGE = 50
 """Runs in line that are read at a time."""
@@ -33,39 +30,26 @@ ORPHANS_S = 0.5
 WHOLE_S = 30.0
 """How often among all, those of owners that are not even enrolled included."""
 
-TAKEN_OVER = "taken over"
-"""What a claim says that took a run from an owner who is gone."""
+MISFITS_S = 1.0
+"""How often is looked for runs that wait for fitting code."""
 
+MISFITS_TURN_S = 0.1
+"""How long such a look may take, before other runs have their turn; the next one goes on where it ended."""
 
-MOST_DEATHS = 3
-"""So many processes may die of a run, without that it gets on, before it is set aside."""
+MISFITS_SHARE = 50
+"""So many times as long as it took to look through all of them is nobody looked for."""
 
-MOST_LOST = 6
-"""So many, where some of them have only fallen silent: the network may have been to blame."""
+MISFITS_PAGE = 500
+MOST_KNOWN = 100_000
+"""Runs that wait for fitting code of which is remembered whether this one has been tried."""
 
-CLAIMS = (rec.RunStarted.kind, rec.RunResumed.kind)
-NOT_ON = frozenset(
-    one.kind
-    for one in (
-        rec.RunResumed, rec.StepStarted, rec.AttemptFailed, rec.DoubtOpened, rec.DoubtSettled, rec.StateSaved, rec.TimeRead, rec.WatchTaken,
-        rec.WatchDrifted, rec.ModelChanged, rec.ChildStarted, rec.RunPruned,
-    )
-)  # fmt: skip
-"""What is recorded of a step before it has an outcome, and beside it."""
-
-
-class Death(NamedTuple):
-    """An owner that was gone when its run was taken over; proven, or only silent for the lease time."""
-
-    owner: str
-    proven: bool
-
-
-def claimable(engine: Engine, agents: Sequence[str], queues: Sequence[str], orphans: Orphans | None = None) -> Iterator[Head]:
-    """The runs that can be taken now: those whose owner is gone first, then those that can go on, then those in line."""
+def claimable(
+    engine: Engine, agents: Sequence[str], queues: Sequence[str], orphans: Orphans | None = None, misfits: Misfits | None = None
+) -> Iterator[Head]:  # fmt: skip
+    """The runs that can be taken now: those whose owner is gone, those that can go on, those that wait for this code, those in line."""
     seen: set[str] = set()
-    orphaned = (orphans or Orphans(engine)).found()
-    for head in chain(orphaned, woken(engine, agent=None), *(_in_line(engine, queue, agents) for queue in queues)):
+    orphaned, waiting = (orphans or Orphans(engine)).found(), misfits.found() if misfits is not None else ()
+    for head in chain(orphaned, woken(engine, agent=None), waiting, *(_in_line(engine, queue, agents) for queue in queues)):
         top = _topmost(engine, head)
         if top is not None and top.agent in agents and top.queue in queues and top.run_id not in seen:
             seen.add(top.run_id)
@@ -128,58 +112,69 @@ class Orphans:
         return found
 
 
-def deaths(rows: Sequence[Row]) -> list[Death]:
-    """The owners that were gone, one after the other, since the run last got on: no step had an outcome, and nobody let go of it."""
-    found: list[Death] = []
-    owner = ""
-    for row, gets_on in _getting_on(rows):
-        record = record_of(row) if row.kind in CLAIMS else None
-        if isinstance(record, rec.RunResumed) and record.why == TAKEN_OVER:
-            found.append(Death(owner, proven=not record.silent))
-        elif record is not None or gets_on:
-            found = []
-        owner = record.owner if isinstance(record, rec.RunStarted | rec.RunResumed) else owner
-    return found
+class Misfits:
+    """Finds the runs that wait for fitting code which this code has not tried yet, without reading any journal twice.
 
+    A child run does not fit inside the run that had called it, which has failed by that: it is this one that is tried.
+    """
 
-def _getting_on(rows: Sequence[Row]) -> Iterator[tuple[Row, bool]]:
-    """Each record, and whether the run got on with it; not where a body saved what had been saved before."""
-    saved: set[tuple[str, bytes, bytes | None]] = set()
-    for row in rows:
-        partial = {(row.step_id, row.body, row.value)} if row.kind == rec.StepPartial.kind else set()
-        yield row, row.kind not in NOT_ON and not partial & saved
-        saved |= partial
+    def __init__(self, engine: Engine, codes: Mapping[str, str], queues: Sequence[str]) -> None:
+        self._engine, self._codes, self._queues = engine, {name: code for name, code in codes.items() if code}, queues
+        self._next_s, self._took_s = float("-inf"), 0.0
+        self._known: dict[str, tuple[int, int, bool]] = {}
+        self._walk: Iterator[Head | None] | None = None
 
+    def found(self) -> Iterator[Head]:
+        """Those that are worth a try; looked for now and then, and for a moment only."""
+        now_s = began_s = self._engine.clock.monotonic_s()
+        if not self._codes or now_s < self._next_s:
+            return
+        walk = self._walk = self._walk or self._walked()
+        while now_s < began_s + MISFITS_TURN_S:
+            try:
+                head = next(walk)
+            except StopIteration:
+                self._rest(now_s)
+                return
+            self._took_s += self._engine.clock.monotonic_s() - now_s
+            if head is not None:
+                yield head
+            now_s = self._engine.clock.monotonic_s()
 
-def deaths_of(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Death]:
-    """The same for a run that is about to be taken, from an owner who is gone too; it gets on while a run inside it does."""
-    found = deaths(rows)
-    if head.owner is not None:
-        proven = engine.observer.life_of(head.owner) == "dead"
-        found.append(Death(head.owner, proven))
-    if len(found) < MOST_DEATHS:
-        return found
-    under = {owner for child in Journal.load(head, rows).open_children() for owner in _got_on_under(engine, child)}
-    last = max((place for place, death in enumerate(found) if death.owner in under), default=0)
-    return found[last:]
+    def _rest(self, now_s: float) -> None:
+        self._next_s = now_s + max(MISFITS_S, self._took_s * MISFITS_SHARE)
+        self._walk, self._took_s = None, 0.0
 
+    def _walked(self) -> Iterator[Head | None]:
+        """All that are blocked, the newest first; None for one that is not worth a try."""
+        query = Query(statuses=["blocked"], limit=MISFITS_PAGE)
+        while page := self._engine.store.heads(query):
+            for head in page:
+                yield self._to_be_tried(head)
+            until_us = page[-1].updated_us + 1
+            alike = sum(head.updated_us + 1 == until_us for head in page)
+            query = query._replace(idle_before_us=until_us, offset=alike + (query.offset if query.idle_before_us == until_us else 0))
 
-def _got_on_under(engine: Engine, run_id: str, depth: int = MAX_DEPTH) -> set[str]:
-    """Whose a run was when it last got on, and those inside it; owners, since the clocks of two machines do not tell what came first."""
-    found = engine.store.load(run_id)
-    if found is None or not depth:
-        return set()
-    owner = last = ""
-    for row, gets_on in _getting_on(found[1]):
-        record = record_of(row) if row.kind in CLAIMS else None
-        owner = record.owner if isinstance(record, rec.RunStarted | rec.RunResumed) else owner
-        last = owner if gets_on else last
-    return {last}.union(*(_got_on_under(engine, child, depth - 1) for child in Journal.load(*found).open_children()))
+    def _to_be_tried(self, head: Head) -> Head | None:
+        top = _topmost(self._engine, head) if is_misfit(head) else None
+        if top is None or top.agent not in self._codes or top.queue not in self._queues or not is_held_up(top):
+            return None
+        epoch, seq, tried = self._known.get(top.run_id, (0, 0, False))
+        if (epoch, seq) != (top.epoch, top.seq):
+            tried = self._has_tried(top)
+            self._known.pop(top.run_id, None)
+            if len(self._known) >= MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[top.run_id] = (top.epoch, top.seq, tried)
+        return None if tried else top
 
-
-def too_deadly(found: Sequence[Death]) -> bool:
-    """Whether so many died that the run must be what kills them."""
-    return sum(death.proven for death in found) >= MOST_DEATHS or len(found) >= MOST_LOST
+    def _has_tried(self, head: Head) -> bool:
+        """Whether this code was tried where the run stands; one that cannot be read, or is gone, is not worth it either."""
+        try:
+            found = self._engine.store.load(head.run_id)
+            return found is None or self._codes[head.agent] in {one.code for one in tries(found[1])}
+        except (Damaged, ValueError):
+            return True
 
 
 def _topmost(engine: Engine, head: Head) -> Head | None:

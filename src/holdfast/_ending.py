@@ -13,6 +13,7 @@ from . import _records as rec
 from ._asking import closing
 from ._calls import Call, Spec, shown_call
 from ._clock import to_datetime
+from ._code import print_of
 from ._commands import Commit, Life, Pause
 from ._continuing import continuation
 from ._decorators import Agent
@@ -43,6 +44,7 @@ from .errors import (
     RunWaiting,
     Stopped,
     StoreError,
+    UndecodableResult,
     Unwinding,
 )  # fmt: skip
 
@@ -111,7 +113,7 @@ def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended
             raise ended.error from ended
         case Stopped():
             left = run.leaving if isinstance(ended.error, RunInterrupted) else None
-            yield _left(run, left or _stopped(ended.error))
+            yield _left(run, left or _stopped(run, ended.error))
             raise (_told_of(run, left) if left is not None else ended.error) from ended.__cause__
         case Parked() | Continued():
             raise (yield from _put_down(run, agent, ended))
@@ -271,12 +273,15 @@ def _did_it_happen(step_id: str, history: History) -> str:
     return f"did {shown_call(history.name, history.args)} at step {step_id} happen?{' (' + told + ')' if told else ''}"
 
 
-def _stopped(error: HoldfastError) -> rec.Record:
+def _stopped(run: Run, error: HoldfastError) -> rec.Record:
     if isinstance(error, RunInterrupted):
         return rec.RunReleased(reason=f"interrupted: step {error.step_id} was cancelled from outside")
+    agent = run.agent if isinstance(error, ReplayMismatch | UndecodableResult | ChildStopped) else None
+    code = print_of(agent.fn, agent.version) if agent is not None else ""
+    reach("block.before")
     if isinstance(error, BudgetExceeded | ResultNotKept | ChildStopped):
-        return rec.RunFailed(error=failure(error))
-    return rec.RunBlocked(step_id=getattr(error, "step_id", ""), error=failure(error))
+        return rec.RunFailed(error=failure(error), code=code)
+    return rec.RunBlocked(step_id=getattr(error, "step_id", ""), error=failure(error), code=code)
 
 
 def _refuse_unasked(run: Run, ended: Exception | None = None) -> Life[None]:
@@ -288,7 +293,7 @@ def _refuse_unasked(run: Run, ended: Exception | None = None) -> Life[None]:
             continue
         if history.outcome is not None or history.effect or history.child:
             error = ReplayMismatch(run.id, step_id, shown_call(history.name, history.args), "ends without calling it")
-            yield _left(run, _stopped(error))
+            yield _left(run, _stopped(run, error))
             raise error from ended
 
 

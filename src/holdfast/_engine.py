@@ -92,6 +92,8 @@ class Order:
     priority: int = 0
     lane: str = ""
     ceilings: Sequence[Ceiling] = ()
+    stood: tuple[int, int] | None = None
+    """Epoch and seq at which whoever orders it has seen the run: one that was blocked since is left alone."""
     patient: bool = True
     """Whether to wait for whoever has the run, and to take one that was paused where its recorded arguments are used."""
 

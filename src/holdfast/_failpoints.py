@@ -82,6 +82,9 @@ TRANSACTIONS = (
 FLEET = ("submit.before", "submit.after", "pause.before", "pause.after")
 """Places that are passed by who leaves a run to a worker, or pauses one."""
 
+DEPLOYS = ("block.before",)
+"""Places that only a run passes which the code does not fit."""
+
 BESIDE = (*FLEET, "repair.before", "repair.after", "answer.before", "answer.after", *PRUNES, *MOVES, *COPIES)
 """Places that no run passes."""
 
@@ -92,7 +95,7 @@ def arm(spec: str) -> None:
     """Arm `name:count`; an unknown name is an error, so that a sweep cannot silently test nothing."""
     global _armed  # noqa: PLW0603 (a process has one set of failpoints)
     name, _, count = spec.partition(":")
-    if name not in (*NAMES, *WAITS, *PACKING, *ARTIFACTS, *MILESTONES, *CHILDREN, *TIME_TRAVEL, *TRANSACTIONS, *BESIDE, *FILES):
+    if name not in (*NAMES, *DEPLOYS, *WAITS, *PACKING, *ARTIFACTS, *MILESTONES, *CHILDREN, *TIME_TRAVEL, *TRANSACTIONS, *BESIDE, *FILES):
         raise ValueError(f"no failpoint is called {name!r}")
     _armed = {name: int(count or 1)}
 

@@ -141,6 +141,10 @@ class Handle(Generic[R]):
             return _NOT_YET
         refuse_away(head)
         if head.status in ("failed", "blocked"):
+            from ._roster import may_fit
+
+            if may_fit(self._engine, head):
+                return _NOT_YET
             raise RunFailed(self._run_id, head.note if head.status == "failed" else f"blocked: {head.note}")
         return self._recorded() if head.status in ("done", "cancelled") else _NOT_YET
 

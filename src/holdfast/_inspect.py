@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Any
 
+from . import _fitting
 from . import _records as rec
 from ._advice import answering, branching, going_on, made, moving_on, sent, settling, telling, unblocking
 from ._answers import shown
@@ -196,7 +197,7 @@ def show(engine: Engine, run_id: str) -> RunView:
         steps_done=sum(line.state == "done" for line in lines if line.step_id and not line.superseded and line.seq > began),
         current=current, current_age_s=None if current is None else (engine.clock.now_us() - current.at_us) / 1e6,
         last_error=_last_error(head, [row for row in bare(rows) if row.seq > began]),
-        waits=_waits(engine, journal), undoing=_undoing(journal), note=_stands(journal, lines),
+        waits=_waits(engine, journal), undoing=_undoing(journal), note=_stands(journal, lines, rows),
         state={name: _json(saved.last) for name, saved in journal.states.items()},
         result=_json(journal.verdict.value) if isinstance(journal.verdict, rec.RunDone) else None, tags=json.loads(head.tags), usd=head.usd,
         spent=journal.ledger.spent(engine.clock.now_us() if _lives(engine, head) else head.updated_us), limits=dict(journal.ledger.limits),
@@ -426,10 +427,10 @@ def _current(journal: Journal, lines: Sequence[Checkpoint]) -> Checkpoint | None
     return last if word.state != "doubt settled" else replace(last, state=word.state, note=word.note, at_us=word.at_us)
 
 
-def _stands(journal: Journal, lines: Sequence[Checkpoint]) -> str:
+def _stands(journal: Journal, lines: Sequence[Checkpoint], rows: Sequence[Row]) -> str:
     """What was said last about the run as a whole; of a blocked one, what does not fit."""
     if journal.head.status == "blocked":
-        return _why_blocked(journal)
+        return _why_blocked(journal, rows)
     passes = TRANSFERS if journal.head.status not in ("queued", "moving", "moved") else ()  # it stands as it stood before it was moved
     return next((line.note for line in reversed(lines) if line.state.startswith("run ") and line.state not in passes), "")
 
@@ -442,14 +443,16 @@ def _undoing(journal: Journal) -> str:
     return f"by {asked.by}{': ' + asked.reason if asked.reason else ''}"
 
 
-def _why_blocked(journal: Journal) -> str:
-    return _mismatch(journal.verdict.error) if isinstance(journal.verdict, rec.RunBlocked) else journal.head.note
+def _why_blocked(journal: Journal, rows: Sequence[Row]) -> str:
+    return f"{_mismatch(journal.verdict.error)}{_fitting.told(rows)}" if isinstance(journal.verdict, rec.RunBlocked) else journal.head.note
 
 
 def _mismatch(error: rec.Json) -> str:
     match error.get("state"):
         case {"step_id": step_id, "recorded": recorded, "requested": requested}:
             return f"step {step_id} was {recorded} when it was recorded; the code now {requested}"
+        case {"step_id": "", "name": name, "reason": reason}:
+            return f"what is recorded as {name} does not fit any more: {reason}"
         case {"step_id": step_id, "name": name, "reason": reason}:
             return f"the recorded result of step {step_id}, {name}, does not fit its type any more: {reason}"
     return message(error)
@@ -560,7 +563,7 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
         for ask_id, asked in _asks(engine, journal)
     ]  # fmt: skip
     parent = journal.started.parent.get("run")
-    return [replace(item, call=call, tags=tags, parent=parent) for item in (*doubts, *asks, *_stuck(journal))]
+    return [replace(item, call=call, tags=tags, parent=parent) for item in (*doubts, *asks, *_stuck(journal, rows))]
 
 
 def _left(head: Head) -> str:
@@ -568,11 +571,11 @@ def _left(head: Head) -> str:
     return f"{DIED}; the run settles it when it goes on, or asks" if head.status == "running" else ""
 
 
-def _stuck(journal: Journal) -> list[Item]:
+def _stuck(journal: Journal, rows: Sequence[Row]) -> list[Item]:
     """A run that does not go on by itself: it is blocked, or was being undone and could not be."""
     head, verdict = journal.head, journal.verdict
     if head.status == "blocked" and isinstance(verdict, rec.RunBlocked | rec.RunRepaired):
-        kind, step_id, what, commands = "blocked", verdict.step_id, _why_blocked(journal), unblocking(journal)
+        kind, step_id, what, commands = "blocked", verdict.step_id, _why_blocked(journal, rows), unblocking(journal)
     elif head.status == "failed" and journal.undoing is not None and isinstance(verdict, rec.RunFailed):
         kind, (step_id, what), commands = "undo", _why_not_undone(verdict.error), going_on(journal)
     elif head.status == "moving":

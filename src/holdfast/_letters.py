@@ -24,7 +24,7 @@ def matters(store: Store, observer: Observer, journal: Journal, letter: Letter) 
         if letter.kind == CHILD:
             return any(head.run_id == body["child"] and _is_free(observer, head) for head in moved_children(store, journal))
         if letter.kind == "message":
-            return _awaits(journal, str(body["name"])) and body.get("key") not in journal.taken
+            return _awaits(journal, str(body["name"])) and not (body.get("key") and body["key"] in journal.taken)
     except (ValueError, TypeError, KeyError, AttributeError):
         pass  # it cannot be read; whoever has the run takes it away
     return True

@@ -17,6 +17,7 @@ from ._decorators import Agent
 from ._door import acceptance
 from ._engine import Engine, Order
 from ._failpoints import reach
+from ._fitting import is_held_up
 from ._ids import checked_text
 from ._inspect import loaded
 from ._journal import Journal
@@ -242,7 +243,7 @@ def pause(engine: Engine, run_id: str, *, now: bool, by: str, reason: str) -> st
 
     def to_be_held(journal: Journal, *, owned: bool) -> None:
         _refuse_final(journal.head)
-        if not owned and journal.head.status not in ("queued", "running", "waiting"):
+        if not owned and journal.head.status not in ("queued", "running", "waiting") and not is_held_up(journal.head):
             raise Refusal(f"run {run_id!r} is {journal.head.status}: nobody goes on with it by himself; nothing was changed")
 
     record = rec.RunPaused(by=checked_text(by, "by"), reason=checked_text(reason, "reason"))
@@ -358,6 +359,15 @@ def _accepting_models(journal: Journal, *, by: str, reason: str) -> tuple[list[r
     return records, f"the run goes on with {', '.join(f'{pair} in step {name}' for name, pair in changes)}"
 
 
+class UnfitArguments(Refusal):
+    """The code does not take the arguments that a run was begun with."""
+
+    def __init__(self, run_id: str, agent: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the arguments of run {run_id!r} no longer fit agent {agent!r}: {reason}; nothing was changed")
+        self.args = (run_id, agent, reason)
+
+
 def order_for(
     engine: Engine, run_id: str, agents: Sequence[Agent[..., Any]], *, where: str, wait: bool,
     found: tuple[Head, Sequence[Row]] | None = None,
@@ -372,7 +382,7 @@ def order_for(
     try:
         args, kwargs = named[0].orders.give_back(started.args or b"{}")
     except ValueError as error:
-        raise Refusal(f"the arguments of run {run_id!r} no longer fit agent {head.agent!r}: {error}; nothing was changed") from error
+        raise UnfitArguments(run_id, head.agent, str(error)) from error
     return Order(agent=named[0], run_id=run_id, args=args, kwargs=kwargs, wait=wait, recorded_arguments=True)
 
 

@@ -70,11 +70,12 @@ class RunDone(Record):
 
 @fact(kw_only=True)
 class RunFailed(Record):
-    """An error escaped the agent; `escaped` are the steps whose failures it carried."""
+    """An error escaped the agent; `escaped` are the steps whose failures it carried, `code` the print of code whose child run stopped."""
 
     kind = "run.failed"
     error: Json
     escaped: list[str] = field(default_factory=list)
+    code: str = ""
 
 
 @fact(kw_only=True)
@@ -115,10 +116,11 @@ class RunPaused(Record):
 
 @fact(kw_only=True)
 class RunBlocked(Record):
-    """The run cannot go on with this code; `step_id` is where it stands."""
+    """The run cannot go on with this code; `step_id` is where it stands, `code` the print of code that does not fit."""
 
     kind = "run.blocked"
     error: Json
+    code: str = ""
 
 
 @fact(kw_only=True)

@@ -6,19 +6,25 @@ import json
 import os
 import socket
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from ._chain import CHILD_OF
 from ._engine import Engine
+from ._fitting import is_held_up, is_misfit, tries
+from ._journal import Journal
 from ._lease import Life
 from .errors import Refusal
 from .store import Head, Query, Roster
 
 MOST_OWNED = 100_000
 """Runs that execute now, which are looked through."""
+
+MAX_DEPTH = 100
+"""How deep runs may be inside runs."""
 
 MOST_LOOKED_AT = 1_000
 """Runs in line of which it is looked whether there is a worker for them."""
@@ -34,17 +40,22 @@ class WorkerView:
     pid: int
     since_us: int
     agents: tuple[str, ...]
+    codes: Mapping[str, str]
+    """By agent, the print of the code that executes it."""
     queues: tuple[str, ...]
     concurrency: int
     stopping: bool
     runs: tuple[str, ...]
 
 
-def introduction(engine: Engine, *, agents: Sequence[str], queues: Sequence[str], concurrency: int, stopping: bool) -> bytes:
+def introduction(
+    engine: Engine, *, agents: Sequence[str], queues: Sequence[str], concurrency: int, stopping: bool,
+    codes: Mapping[str, str] = MappingProxyType({}),
+) -> bytes:  # fmt: skip
     """What a worker says of itself."""
     told = {
         "host": socket.gethostname(), "pid": os.getpid(), "since_us": engine.clock.now_us(), "agents": list(agents), "queues": list(queues),
-        "concurrency": concurrency, "stopping": stopping,
+        "concurrency": concurrency, "stopping": stopping, "codes": dict(codes),
     }  # fmt: skip
     return json.dumps(told).encode()
 
@@ -67,6 +78,7 @@ def _view(engine: Engine, owner: str, about: bytes, runs: Sequence[str]) -> Work
     return WorkerView(
         owner=owner, life=engine.observer.life_of(owner), host=str(told.get("host") or owner.rpartition(".")[0]),
         pid=int(told.get("pid") or 0), since_us=int(told.get("since_us") or 0), agents=tuple(told.get("agents", ())),
+        codes=dict(told.get("codes") or {}),
         queues=tuple(told.get("queues", ())), concurrency=int(told.get("concurrency") or 0), stopping=bool(told.get("stopping")),
         runs=tuple(sorted(runs)),
     )  # fmt: skip
@@ -81,17 +93,37 @@ def forget_dead(engine: Engine) -> None:
 
 
 def unserved(engine: Engine, heads: Sequence[Head]) -> dict[str, int]:
-    """Why runs in line are taken by none of the workers there are, and how many; nothing where there is no worker, or one for each."""
+    """Why runs are taken by none of the workers there are, and how many; nothing where there is no worker, or one for each."""
     if not isinstance(engine.store, Roster):
         return {}
-    working = [worker for worker in workers(engine) if worker.agents and worker.life == "alive"]
-    told = (_hindrance(working, head.agent, head.queue) for head in heads if head.status == "queued" and CHILD_OF not in head.tags)
+    wanted = [head for head in heads if (head.status in ("queued", "waiting") or is_misfit(head)) and CHILD_OF not in head.tags]
+    working = [worker for worker in workers(engine) if worker.agents and worker.life == "alive"] if wanted else []
+    told = (_hindrance(working, head.agent, head.queue) for head in wanted)
     return dict(Counter(why for why in told if why)) if working else {}
 
 
+def may_fit(engine: Engine, head: Head) -> bool:
+    """Whether a run waits for fitting code and a worker lives that has not tried it yet."""
+    if not is_held_up(head) or not isinstance(engine.store, Roster) or not _waits_for_code(engine, head):
+        return False
+    found = engine.store.load(head.run_id)
+    tried = {"", *(one.code for one in tries(found[1]))} if found is not None else {""}
+    working = [_view(engine, one.owner, one.about, ()) for one in engine.store.owners()]
+    untried = [one for one in working if one.codes.get(head.agent, "") not in tried and head.queue in one.queues]
+    return any(one.life == "alive" and not one.stopping for one in untried)
+
+
+def _waits_for_code(engine: Engine, head: Head, depth: int = MAX_DEPTH) -> bool:
+    """Whether the code of a run does not fit, or that of a run inside it, which has stopped it."""
+    found = engine.store.load(head.run_id) if depth and is_held_up(head) and not is_misfit(head) else None
+    within = [engine.store.head(child) for child in Journal.load(*found).open_children()] if found is not None else []
+    return is_misfit(head) or any(_waits_for_code(engine, child, depth - 1) for child in within if child is not None)
+
+
 def in_line(engine: Engine) -> list[Head]:
-    """The runs that were put in line last."""
-    return engine.store.heads(Query(statuses=["queued"], limit=MOST_LOOKED_AT))
+    """The runs that were put in line last, and those whose time to wake has come."""
+    due = Query(statuses=["waiting"], due_by_us=engine.clock.now_us(), limit=MOST_LOOKED_AT)
+    return [*engine.store.heads(Query(statuses=["queued"], limit=MOST_LOOKED_AT)), *engine.store.heads(due)]
 
 
 def _hindrance(working: Sequence[WorkerView], agent: str, queue: str) -> str:

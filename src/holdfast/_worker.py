@@ -13,21 +13,35 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from . import _records as rec
-from ._claiming import Death, Orphans, claimable, deaths_of, too_deadly
+from ._claiming import Misfits, Orphans, claimable
+from ._code import print_of
+from ._deaths import TAKEN_OVER, Death, deaths_of, too_deadly
 from ._decorators import Agent
 from ._engine import Engine, Order
 from ._inspect import loaded
 from ._journal import Crowded, Journal
-from ._operate import order_for
+from ._operate import UnfitArguments, order_for
 from ._ordering import not_an_agent
 from ._roster import forget_dead, introduction
-from ._runner import Elsewhere, attend_async, attend_blocking
+from ._runner import Elsewhere, attend_async, attend_blocking, silent
 from ._scheduling import Timetable
 from ._turns import QUEUE
-from .errors import HoldfastError, LeaseLost, Misuse, RunCancelled, RunPaused, RunWaiting, StoreBusy, StoreError, StoreFailed
+from .codec.failures import failure
+from .errors import (
+    HoldfastError,
+    LeaseLost,
+    Misuse,
+    RunCancelled,
+    RunPaused,
+    RunWaiting,
+    StoreBusy,
+    StoreError,
+    StoreFailed,
+    UndecodableResult,
+)
 from .limits import ceilings
 from .schedules import Schedule
-from .store import Ceiling, Distant, Head, Roster
+from .store import Ceiling, Distant, Head, Roster, Row
 
 POLL_S = 0.2
 """How often a worker with room looks for runs that can go on, unless the store wants to be asked less often."""
@@ -82,6 +96,8 @@ class Worker:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._shunned: dict[str, tuple[int, int]] = {}
         self._orphans = Orphans(engine)
+        self.codes = {agent.name: print_of(agent.fn, agent.version) for agent in known}
+        self._misfits = Misfits(engine, self.codes, queues)
         self._full_until_s: dict[Ceiling, float] = {}
         self._rests_until_s: dict[str, float] = {}
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="holdfast-worker")
@@ -132,7 +148,9 @@ class Worker:
             if not self.stopping:
                 forget_dead(engine)
             if isinstance(engine.store, Roster):
-                told = introduction(engine, agents=self._names, queues=self._queues, concurrency=self._room, stopping=self.stopping)
+                told = introduction(
+                    engine, agents=self._names, queues=self._queues, concurrency=self._room, stopping=self.stopping, codes=self.codes
+                )
                 engine.store.introduce(engine.keeper.owner, told)
         except StoreError as error:
             log.warning("the store cannot be told who works on it: %s", error)
@@ -158,7 +176,7 @@ class Worker:
     def _orders(self, room: int) -> Iterator[Order]:
         """What is to be executed next; of what has a ceiling no more than it lets, and nothing while it is known to be reached."""
         asked: Counter[Ceiling] = Counter()
-        for head in claimable(self._engine, self._names, self._queues, self._orphans):
+        for head in claimable(self._engine, self._names, self._queues, self._orphans, self._misfits):
             above = ceilings(self._engine.meter.limits, head)
             if head.run_id in self._tasks or any(asked[one] >= one.most or self._is_full(one) for one in above):
                 continue
@@ -182,8 +200,8 @@ class Worker:
             return None
         try:
             found = loaded(self._engine, run_id)
-            order = order_for(self._engine, run_id, self._agents, where="this worker", wait=False, found=found)
-            if too_deadly(died := deaths_of(self._engine, *found)):
+            order = self._ordered(found, head)
+            if order is not None and too_deadly(died := deaths_of(self._engine, *found)):
                 self._set_aside(Journal.load(*found), died)
                 return None
         except (StoreFailed, StoreBusy):
@@ -192,7 +210,16 @@ class Worker:
             self._shun(run_id, head)
             log.warning("run %s cannot go on here: %s", run_id, error)
             return None
-        return replace(order, patient=False, ceilings=above)
+        return None if order is None else replace(order, patient=False, ceilings=above, stood=(head.epoch, head.seq))
+
+    def _ordered(self, found: tuple[Head, Sequence[Row]], head: Head) -> Order | None:
+        """With the arguments that the run was begun with; where the code does not take them, and nobody has moved it, it is blocked."""
+        try:
+            return order_for(self._engine, head.run_id, self._agents, where="this worker", wait=False, found=found)
+        except UnfitArguments as error:
+            if (found[0].epoch, found[0].seq) == (head.epoch, head.seq):
+                self._block(Journal.load(*found), error)
+            return None
 
     def _set_aside(self, journal: Journal, died: Sequence[Death]) -> None:
         """A run that kills those who execute it would go round the fleet: it is blocked, with what is known."""
@@ -206,6 +233,16 @@ class Worker:
             resumed = rec.RunResumed(owner="", why="set aside", silent=proven < len(died))
             self._engine.committer.commit(journal, [resumed, rec.RunBlocked(error=error)])
             log.error("run %s is blocked: %s", journal.head.run_id, why)
+
+    def _block(self, journal: Journal, error: UnfitArguments) -> None:
+        """The code does not fit the arguments that the run was begun with: it waits for code that does, listed as any that does not fit."""
+        head = journal.head
+        told = failure(UndecodableResult(head.run_id, "", f"the arguments of {head.agent}", error.reason))
+        why = TAKEN_OVER if head.owner else head.status
+        with suppress(LeaseLost):  # somebody else has taken it meanwhile
+            resumed = rec.RunResumed(owner=self._engine.keeper.owner, why=why, silent=silent(self._engine, head))
+            self._engine.committer.commit(journal, [resumed, rec.RunBlocked(error=told, code=self.codes[head.agent])])
+        log.warning("run %s: %s", head.run_id, error)
 
     async def _attend(self, order: Order) -> None:
         """Execute a run until it ends, waits or is left; how it ended is recorded with it."""

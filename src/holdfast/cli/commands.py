@@ -14,7 +14,7 @@ from holdfast import _inspect, _roster
 from holdfast.cli import artifacts, comparing, moving, timetravel, views, working
 from holdfast.cli import doctor as doctoring
 from holdfast.cli.exits import MEANINGS, Exit
-from holdfast.cli.fleet import unserved_lines
+from holdfast.cli.fleet import unserved_line
 from holdfast.cli.following import EXAMPLES as TAILS
 from holdfast.cli.following import tail
 from holdfast.cli.location import opened
@@ -133,8 +133,8 @@ def show(
             return Exit.DRIFTED if drifted else Exit.FINE
         if at is None:
             view, head = holdfast.show(run), holdfast.store.head(run)
-            unserved = _roster.unserved(holdfast.engine, [head]) if head is not None and view.status == "queued" else {}
-            page = [*views.run_page(view, screen.setting()), *unserved_lines(unserved)]
+            unserved = _roster.unserved(holdfast.engine, [head] if head is not None else [])
+            page = [*views.run_page(view, screen.setting()), *unserved_line(unserved)]
             screen.say(page, store=holdfast.store.url, run=view)
         else:
             knew = holdfast.show_at(run, at)

@@ -10,7 +10,7 @@ from holdfast.cli.views import Setting
 from holdfast.cli.wording import ago, count
 
 WORKERS = (
-    Column("worker"), Column("state"), Column("since"), Column("runs", right=True), Column("agents", below=True),
+    Column("worker"), Column("state"), Column("since"), Column("runs", right=True), Column("code"), Column("agents", below=True),
     Column("executes", below=True),
 )  # fmt: skip
 STYLES = {"working": "green", "executing": "green", "stopping": "yellow", "silent": "yellow", "dead": "red"}
@@ -32,6 +32,11 @@ def unserved_lines(unserved: Mapping[str, int]) -> Page:
     return [Line(f"{why}: {count(runs, 'run')} in line", "yellow") for why, runs in unserved.items()]
 
 
+def unserved_line(unserved: Mapping[str, int]) -> Page:
+    """The same of one run, which may be asleep."""
+    return [Line(f"{why}: nobody would go on with it", "yellow") for why in unserved]
+
+
 def _row(worker: WorkerView, setting: Setting) -> list[Cell]:
     state = _state(worker)
     room = f"{len(worker.runs)}/{worker.concurrency}" if worker.concurrency else f"{len(worker.runs)}"
@@ -39,7 +44,8 @@ def _row(worker: WorkerView, setting: Setting) -> list[Cell]:
     named = ", ".join(worker.runs[:SHOWN]) + (", ..." if len(worker.runs) > SHOWN else "")
     since = ago(worker.since_us, setting.now_us) if worker.since_us else ""
     where = f"{worker.owner} (pid {worker.pid})" if worker.pid else worker.owner
-    return [Cell(where), Cell(state, STYLES[state]), Cell(since, "dim"), Cell(room), Cell(f"{', '.join(worker.agents)}{of}"), Cell(named)]
+    code, agents = ", ".join(dict.fromkeys(filter(None, worker.codes.values()))), f"{', '.join(worker.agents)}{of}"
+    return [Cell(where), Cell(state, STYLES[state]), Cell(since, "dim"), Cell(room), Cell(code, "dim"), Cell(agents), Cell(named)]
 
 
 def _state(worker: WorkerView) -> str:
