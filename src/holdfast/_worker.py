@@ -17,6 +17,7 @@ from ._chain import QUEUE
 from ._claiming import Death, Orphans, claimable, deaths_of, too_deadly
 from ._decorators import Agent
 from ._engine import Engine, Order
+from ._heeding import Heeding
 from ._inspect import loaded
 from ._journal import Crowded, Journal
 from ._operate import order_for
@@ -87,6 +88,7 @@ class Worker:
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="holdfast-worker")
         self._news = asyncio.Event()
         self._timetable = Timetable(engine, schedules, queues[0])
+        self._heeding = Heeding(engine, lambda: self.executes)
         self.stopping = False
 
     @property
@@ -108,6 +110,7 @@ class Worker:
         """Take and execute runs until it is stopped, then let go of them; where this is cancelled, too."""
         timekeeper = asyncio.create_task(self._timetable.keep())
         await asyncio.to_thread(self._introduce)
+        self._heeding.start()
         try:
             while not self.stopping:
                 rest_s = await self._fill()
@@ -117,6 +120,7 @@ class Worker:
         finally:
             self.stopping = True
             timekeeper.cancel()
+            self._heeding.stop()
             self._ask_to_leave(at_once=False)
             await asyncio.to_thread(self._introduce)
             drained = await self._drained()
@@ -157,7 +161,8 @@ class Worker:
     def _orders(self, room: int) -> Iterator[Order]:
         """What is to be executed next; of what has a ceiling no more than it lets, and nothing while it is known to be reached."""
         asked: Counter[Ceiling] = Counter()
-        for head in claimable(self._engine, self._names, self._queues, self._orphans):
+        queues = self._heeding.let_through(self._queues)
+        for head in claimable(self._engine, self._names, queues, self._orphans) if queues else ():
             above = ceilings(self._engine.meter.limits, head)
             if head.run_id in self._tasks or any(asked[one] >= one.most or self._is_full(one) for one in above):
                 continue

@@ -69,3 +69,6 @@ CREATE TABLE meters (meter TEXT PRIMARY KEY, stands_us INTEGER NOT NULL) STRICT,
 
 -- The processes that may own runs, how often each has renewed, and what it says of itself; the proof of death is a lock file beside the database.
 CREATE TABLE owners (owner TEXT PRIMARY KEY, beat INTEGER NOT NULL, about BLOB NOT NULL) STRICT, WITHOUT ROWID;
+
+-- Work that nobody is to go on with for now: a queue, or everything, and what whoever said so says of it.
+CREATE TABLE holds (what TEXT PRIMARY KEY, about BLOB NOT NULL) STRICT, WITHOUT ROWID;
