@@ -1,4 +1,7 @@
-"""A worker heeds what is held back: a thread of its own looks, so that code which blocks the event loop does not keep it from seeing."""
+"""A worker heeds what is held back: it looks before it takes runs, and has those leave that it executes.
+
+For the latter a thread of its own looks, so that code which blocks the event loop does not keep it from seeing.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,9 @@ class Heeding:
 
     def __init__(self, engine: Engine, executes: Callable[[], Sequence[str]]) -> None:
         self._engine, self._executes = engine, executes
-        self._known: list[HoldView] | None = None
+        self._known: list[HoldView] = []
+        self._looked_s = float("-inf")
+        self._looking = threading.Lock()
         self._broken_off: dict[str, Run] = {}
         self._over = threading.Event()
 
@@ -36,16 +41,15 @@ class Heeding:
         self._over.set()
 
     def let_through(self, queues: Sequence[str]) -> list[str]:
-        """Those of the queues that are not held back; what was never seen is looked at first, so that nothing is taken before."""
-        if self._known is None:
-            self._look()
-        return [queue for queue in queues if over(self._known or (), queue) is None]
+        """Those of the queues that are not held back now."""
+        self._look(not_older_s=0.0)
+        return [queue for queue in queues if over(self._known, queue) is None]
 
     def _loop(self) -> None:
         away = False
         while not self._over.wait(LOOK_S):
             try:
-                self._look()
+                self._look(not_older_s=LOOK_S / 2)
                 self._let_go()
                 away = False
             except HoldfastError as error:
@@ -53,15 +57,24 @@ class Heeding:
                     log.warning("it cannot be seen what is paused; what was seen last holds meanwhile: %s", error)
                 away = True
 
-    def _look(self) -> None:
-        before, now = self._known or [], held(self._engine)
-        for one in now:
+    def _look(self, *, not_older_s: float) -> None:
+        """Know what is held back, unless that was looked at in the last so many seconds; where it cannot be, what was known stays."""
+        with self._looking:
+            now_s = self._engine.clock.monotonic_s()
+            if now_s - self._looked_s < not_older_s:
+                return
+            before, self._known = self._known, held(self._engine)
+            self._looked_s = now_s
+            self._tell(before)
+
+    def _tell(self, before: Sequence[HoldView]) -> None:
+        """Say in the log what is held back now and was not, and the reverse."""
+        for one in self._known:
             if one not in before:
                 log.info("%s is paused %s", one.named(), one.told())
         for one in before:
-            if one.queue not in [each.queue for each in now]:
+            if one.queue not in [each.queue for each in self._known]:
                 log.info("%s goes on", one.named())
-        self._known = now
 
     def _let_go(self) -> None:
         """Have the runs that are held back leave; those that are to leave at once are broken off, once each."""
@@ -69,7 +82,7 @@ class Heeding:
         self._broken_off = {run_id: run for run_id, run in self._broken_off.items() if run_id in executed}
         for run_id in executed:
             run = self._engine.keeper.runs.get(run_id)
-            hold = over(self._known or (), run.journal.head.queue) if run is not None else None
+            hold = over(self._known, run.journal.head.queue) if run is not None else None
             if run is None or hold is None:
                 continue
             at_once = hold.now and self._broken_off.get(run_id) is not run

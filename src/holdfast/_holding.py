@@ -12,7 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from ._engine import Engine
-from ._failpoints import reach
 from ._ids import checked_text
 from ._ordering import QUEUE_NAME
 from ._roster import workers
@@ -77,9 +76,7 @@ def pause(engine: Engine, queue: str | None, *, now: bool, by: str, reason: str)
     if earlier is not None and (earlier.now or not now):
         return f"{named(queue)} is paused already, {earlier.told()}; nothing was changed. It goes on after: {lifted_by(queue)}"
     about = {"by": by, "reason": reason, "now": now, "since_us": engine.clock.now_us()}
-    reach("hold.before")
     store.hold_back(what, json.dumps(about).encode())
-    reach("hold.after")
     when = "at once, and steps under way are broken off" if now else "before their next step"
     whose = "run" if queue is None else "run of it"
     told = f"{named(queue)} is paused: within a second workers take no {whose}, and let go of those that they execute {when}"
@@ -89,9 +86,7 @@ def pause(engine: Engine, queue: str | None, *, now: bool, by: str, reason: str)
 def resume(engine: Engine, queue: str | None) -> str:
     """Lift it, so that the runs go on by themselves; gives what happens, in words."""
     store, what = _able(engine), _name(queue)
-    reach("release.before")
     lifted = store.release(what)
-    reach("release.after")
     others = [one for one in held(engine) if queue is None or one.queue is None]
     stays = "".join(f". {one.named().capitalize()} stays paused, {one.told()}: {one.lifted_by()}" for one in others)
     return f"{named(queue)} goes on by itself{stays}" if lifted else f"{named(queue)} is not paused; nothing was changed{stays}"

@@ -198,7 +198,7 @@ def resume(
     chosen = stopping.many(status=status, agent=agent, tag=tag, idle=idle, of_queue=of_queue, limit=limit, dry_run=dry_run, yes=yes)
     screen, limits = Screen(store, as_json), read_budget(budget or ())
     for_all = stopping.is_for_all(run, chosen, queue=queue, fleet=fleet)
-    for_many = not for_all and stopping.is_for_many(run, chosen)
+    for_many = not for_all and stopping.is_for_many(run, chosen, or_else=stopping.OR_ALL)
     if for_all or for_many or run is None:
         stopping.refuse_for_one({"--here": here is not None, "--no-wait": no_wait, "--accept": accept, "--budget": limits is not None})
         if for_all:

@@ -62,6 +62,8 @@ CANCELS = examples(
     "holdfast cancel --of-queue mail --idle 2h --dry-run",
 )  # fmt: skip
 
+OR_ALL = "or say --queue NAME or --fleet, "
+
 MaybeRun = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run's id.", show_default=False)]
 QueueOption = Annotated[str | None, typer.Option("--queue", metavar="NAME", help="The queue itself, for all workers; no run is chosen.")]
 FleetOption = Annotated[bool, typer.Option("--fleet", help="All queues, for all workers.")]
@@ -95,16 +97,16 @@ def many(
     return Many(wanted=wanted, limit=limit, dry_run=dry_run, yes=yes)
 
 
-def is_for_many(run: str | None, chosen: Many) -> bool:
+def is_for_many(run: str | None, chosen: Many, *, or_else: str = "") -> bool:
     """Whether runs are to be chosen by filters; a command that names neither, or both, or filters nothing, was not understood."""
     filters = chosen.wanted.says_something()
     if run is not None and filters:
         raise UsageError("name one RUN, or choose runs with filters, not both")
     if run is None and not filters:
         chooses = "--status, --agent, --tag, --idle or --of-queue"
-        raise UsageError(f"name a RUN, or choose runs with {chooses}")
+        raise UsageError(f"name a RUN, {or_else}or choose runs with {chooses}")
     if not filters:
-        _refuse_beside("they are for runs that filters choose", chosen)
+        _refuse_beside("it is for runs that filters choose", chosen)
     return filters
 
 
@@ -161,7 +163,7 @@ def pause(
         with opened(store) as holdfast:
             pausing = holdfast.pause_fleet if queue is None else partial(holdfast.pause_queue, queue)
             return said_of_all(screen, holdfast, queue, pausing(now=now, by=by, reason=reason))
-    for_many = is_for_many(run, chosen)
+    for_many = is_for_many(run, chosen, or_else=OR_ALL)
     with opened(store) as holdfast:
         verb = partial(holdfast.pause, now=now, by=by, reason=reason)
         if for_many:
@@ -267,7 +269,8 @@ def held_lines(held: Sequence[HoldView], setting: Setting) -> Page:
     page: Page = []
     for one in held:
         since = f"{ago(one.since_us, setting.now_us)} " if one.since_us else ""
-        told = f"{one.named()} was paused {since}{one.told()}. Workers take no run of it until:"
+        whose = "run" if one.queue is None else "run of it"
+        told = f"{one.named()} was paused {since}{one.told()}. Workers take no {whose} until:"
         page += [Line(told[0].upper() + told[1:], "yellow"), Commands([setting.command(one.lifted_by())])]
     return page
 
