@@ -20,13 +20,13 @@ from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.sample import create, repair
 
 SQLITE = """
-    DROP INDEX runs_turn; DROP TABLE meters; ALTER TABLE owners DROP COLUMN about; ALTER TABLE runs DROP COLUMN queue;
+    DROP INDEX runs_turn; DROP TABLE meters; DROP TABLE holds; ALTER TABLE owners DROP COLUMN about; ALTER TABLE runs DROP COLUMN queue;
     ALTER TABLE runs DROP COLUMN turn; ALTER TABLE runs DROP COLUMN lane; ALTER TABLE aside_heads DROP COLUMN queue;
     ALTER TABLE aside_heads DROP COLUMN turn; ALTER TABLE aside_heads DROP COLUMN lane;
 """
 FIRST_SQLITE = "DROP TABLE aside_rows; DROP TABLE aside_heads; DROP TABLE pruned; DROP INDEX runs_due"
 POSTGRES = """
-    DROP INDEX runs_turn; DROP TABLE meters; ALTER TABLE owners DROP about; ALTER TABLE runs DROP queue, DROP turn, DROP lane;
+    DROP INDEX runs_turn; DROP TABLE meters, holds; ALTER TABLE owners DROP about; ALTER TABLE runs DROP queue, DROP turn, DROP lane;
     ALTER TABLE aside_heads DROP queue, DROP turn, DROP lane; UPDATE meta SET value = '1' WHERE key = 'migration'
 """
 

@@ -206,12 +206,13 @@ class Holdfast(Transferring, Working):
         agent: str | None = None,
         tags: Mapping[str, str] | None = None,
         idle: Duration | None = None,
+        queue: str | None = None,
         limit: int = 100,
     ) -> list[Summary]:
         """The runs that match, the one that changed last first."""
         from . import _inspect
 
-        return _inspect.runs(self.engine, status=status, agent=agent, tags=tags or {}, idle=idle, limit=limit)
+        return _inspect.runs(self.engine, status=status, agent=agent, tags=tags or {}, idle=idle, queue=queue, limit=limit)
 
     def ready(self, *, agent: str | None = None, limit: int = 100) -> list[Summary]:
         """The runs that nobody executes and that can go on now: their time has come, somebody has answered or sent, or they are queued."""

@@ -23,7 +23,7 @@ from ._branches import async_scope
 from ._calls import Call, Spec
 from ._commands import Came, Commit, Invoke, Life, Pause, WaitForPerson
 from ._decorators import Agent, Step
-from ._door import within_budget
+from ._door import begin_no_more, within_budget
 from ._drive import drive_async
 from ._duration import Duration
 from ._ending import Raised, Returned
@@ -230,6 +230,8 @@ class Calling:
         """What the way in which a child ended, or stopped, means for its parent; return where the child is to be taken up again."""
         run = call.run
         match error:
+            case RunWaiting() if run.leaving is not None and nested.journal is not None and nested.journal.head.status == "queued":
+                yield from begin_no_more(call)  # it was let go of with this run, and goes on with it
             case RunWaiting(parking=Parking() as parking):
                 yield from self._until_moved(call, parking)
             case Outspent():

@@ -50,7 +50,7 @@ def pass_the_door(call: Call) -> Life[None]:
     yield from _cancelled_by_the_journal(call)
     if not call.run.concluding:  # a cleanup of a run that has ended relies on nothing
         if call.run.leaving is not None:
-            yield from _begin_no_more(call)
+            yield from begin_no_more(call)
         if call.run.undo.asked is not None:
             yield from _end_at_the_edge(call, call.run.undo.asked)
         if call.run.unchecked:
@@ -121,7 +121,7 @@ def acceptance(journal: Journal, name: str, pair: Pair, *, by: str, reason: str)
     return [*moot(journal, f"model:{name}", by=by, reason=reason), accepted]
 
 
-def _begin_no_more(call: Call) -> Life[None]:
+def begin_no_more(call: Call) -> Life[None]:
     """The run is to be left: nothing new begins, and once all that is under way has come to its end, the code is unwound."""
     run = call.run
     if not run.blocking and not call.spec.is_async:  # waiting here would stop the event loop, and with it what is under way

@@ -63,6 +63,7 @@ class Nested:
         run.outlays[self.journal.head.run_id] = taken.outlay if isinstance(taken, Run) else taken.ledger.outlay
         if isinstance(taken, Run):
             run.children[step_id] = taken
+            taken.leaving = run.leaving_below()
             taken.cancelling = run.unwanted.get(step_id)
 
     def origin(self) -> str:

@@ -168,8 +168,9 @@ class Verdict:
 
 
 def runs(
-    engine: Engine, *, status: str | Sequence[str], agent: str | None, tags: Mapping[str, str], idle: Duration | None, limit: int
-) -> list[Summary]:
+    engine: Engine, *, status: str | Sequence[str], agent: str | None, tags: Mapping[str, str], idle: Duration | None, limit: int,
+    queue: str | None = None,
+) -> list[Summary]:  # fmt: skip
     """The runs that match, the one that changed last first."""
     if not 0 < limit <= MAX_LISTED:
         raise Misuse(f"limit={limit}: between 1 and {MAX_LISTED} runs can be listed at once")
@@ -177,7 +178,7 @@ def runs(
     before = None if idle is None else engine.clock.now_us() - int(seconds(idle, "idle") * 1e6)
     stored = tuple("running" if each == STOPPED else each for each in statuses)
     query = Query(statuses=stored, agent=agent, tags=tuple(tags.items()), idle_before_us=before, limit=limit)
-    found = (summary(engine, head) for head in _pages(engine, query))
+    found = (summary(engine, head) for head in _pages(engine, query) if queue in (None, head.queue))
     living = STOPPED not in statuses or "running" in statuses
     return list(islice((run for run in found if living or run.status != "running" or not run.owner_lives), limit))
 

@@ -245,6 +245,10 @@ def pause(engine: Engine, run_id: str, *, now: bool, by: str, reason: str) -> st
         _refuse_final(journal.head)
         if not owned and journal.head.status not in ("queued", "running", "waiting") and not is_held_up(journal.head):
             raise Refusal(f"run {run_id!r} is {journal.head.status}: nobody goes on with it by himself; nothing was changed")
+        parent = journal.started.parent.get("run") if journal.started is not None else None
+        above = engine.store.head(parent) if parent else None
+        if above is not None and above.status not in ("done", "cancelled"):
+            raise Refusal(f"run {run_id!r} goes on inside run {parent!r}; nothing was changed. Pause that one: holdfast pause {parent}")
 
     record = rec.RunPaused(by=checked_text(by, "by"), reason=checked_text(reason, "reason"))
     letter = {"by": by, "reason": reason, "now": now}

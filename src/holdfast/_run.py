@@ -370,11 +370,18 @@ class Run:
         """Begin no step any more, and let go of the run once those under way have ended; at once, they are broken off. From any thread."""
         self.leaving = record
         for child in list(self.children.values()):
-            child.leave(record, at_once=at_once)
+            child.leave(self.leaving_below() or record, at_once=at_once)
         root = self.root
         with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended
             if root is not None:
                 root.get_loop().call_soon_threadsafe(*((self.cancel_root, root) if at_once else (self.park_soon,)))
+
+    def leaving_below(self) -> rec.RunReleased | None:
+        """What is recorded in a child run that is left with this one: it goes on when this one does, and is not paused by itself."""
+        if not isinstance(self.leaving, rec.RunPaused):
+            return self.leaving
+        why = f": {self.leaving.reason}" if self.leaving.reason else ""
+        return rec.RunReleased(reason=f"run {self.id}, which called it, was paused by {self.leaving.by}{why}")
 
     def end_when_known(self, root: asyncio.Task[object]) -> None:
         """Undo without waiting for what the code may wait for on its own, behind the last that was recorded; called on its loop."""

@@ -18,6 +18,7 @@ from ._code import print_of
 from ._deaths import TAKEN_OVER, Death, deaths_of, too_deadly
 from ._decorators import Agent
 from ._engine import Engine, Order
+from ._heeding import Heeding
 from ._inspect import loaded
 from ._journal import Crowded, Journal
 from ._operate import UnfitArguments, order_for
@@ -104,6 +105,7 @@ class Worker:
         self._look_s = engine.store.letters_every_s if isinstance(engine.store, Distant) else POLL_S
         self._news = asyncio.Event()
         self._timetable = Timetable(engine, schedules, queues[0])
+        self._heeding = Heeding(engine, lambda: self.executes)
         self.stopping = False
 
     @property
@@ -125,6 +127,7 @@ class Worker:
         """Take and execute runs until it is stopped, then let go of them; where this is cancelled, too."""
         timekeeper = asyncio.create_task(self._timetable.keep())
         await asyncio.to_thread(self._introduce)
+        self._heeding.start()
         try:
             while not self.stopping:
                 rest_s = await self._fill()
@@ -134,6 +137,7 @@ class Worker:
         finally:
             self.stopping = True
             timekeeper.cancel()
+            self._heeding.stop()
             self._ask_to_leave(at_once=False)
             await asyncio.to_thread(self._introduce)
             drained = await self._drained()
@@ -176,7 +180,8 @@ class Worker:
     def _orders(self, room: int) -> Iterator[Order]:
         """What is to be executed next; of what has a ceiling no more than it lets, and nothing while it is known to be reached."""
         asked: Counter[Ceiling] = Counter()
-        for head in claimable(self._engine, self._names, self._queues, self._orphans, self._misfits):
+        queues = self._heeding.let_through(self._queues)
+        for head in claimable(self._engine, self._names, queues, self._orphans, self._misfits) if queues else ():
             above = ceilings(self._engine.meter.limits, head)
             if head.run_id in self._tasks or any(asked[one] >= one.most or self._is_full(one) for one in above):
                 continue

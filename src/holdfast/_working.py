@@ -1,4 +1,4 @@
-"""The verbs of `Holdfast` that have others execute a run: leave it to a worker, be one, pause a run."""
+"""The verbs of `Holdfast` that have others execute a run: leave it to a worker, be one, pause a run, a queue or the fleet."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ._turns import QUEUE
 from .schedules import Schedule
 
 if TYPE_CHECKING:
+    from ._holding import HoldView
     from ._roster import WorkerView
 
 Ts = TypeVarTuple("Ts")
@@ -75,3 +76,37 @@ class Working:
         from . import _operate
 
         return _operate.pause(self.engine, run_id, now=now, by=by or _operate.somebody(), reason=reason)
+
+    def pause_queue(self, queue: str, *, now: bool = False, by: str | None = None, reason: str = "") -> str:
+        """Let no worker go on with runs of a queue until `resume_queue`.
+
+        Workers see it within a second. What they execute they let go of before its next step, with now=True at once, which leaves a doubt
+        where an effect is broken off. It changes no run beyond that, and concerns no program that executes its runs itself.
+        """
+        from . import _holding, _operate
+
+        return _holding.pause(self.engine, queue, now=now, by=by or _operate.somebody(), reason=reason)
+
+    def resume_queue(self, queue: str) -> str:
+        """Let runs of a queue go on that `pause_queue` held back; those that were paused one by one stay so."""
+        from . import _holding
+
+        return _holding.resume(self.engine, queue)
+
+    def pause_fleet(self, *, now: bool = False, by: str | None = None, reason: str = "") -> str:
+        """The same as `pause_queue`, for all queues; those that were paused by themselves stay so when the fleet goes on."""
+        from . import _holding, _operate
+
+        return _holding.pause(self.engine, None, now=now, by=by or _operate.somebody(), reason=reason)
+
+    def resume_fleet(self) -> str:
+        """Let go on what `pause_fleet` held back."""
+        from . import _holding
+
+        return _holding.resume(self.engine, None)
+
+    def held(self) -> list[HoldView]:
+        """The queues that are paused, and the fleet if it is, which comes first: by whom, since when, and why."""
+        from . import _holding
+
+        return _holding.held(self.engine)

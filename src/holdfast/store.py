@@ -393,6 +393,27 @@ class Roster(Protocol):
         """All owners that are enrolled, in the order of their names."""
 
 
+class Hold(NamedTuple):
+    """Work that nobody is to go on with for now: what it is, and what whoever said so says of it."""
+
+    what: str
+    about: bytes
+
+
+@runtime_checkable
+class Holds(Protocol):
+    """A store that keeps, for all who share it, which work is held back."""
+
+    def hold_back(self, what: str, about: bytes) -> None:
+        """Hold something back, durably, until it is released; said again, the last holds."""
+
+    def release(self, what: str) -> bool:
+        """Hold it back no longer; whether it was."""
+
+    def held_back(self) -> list[Hold]:
+        """All that is held back, in the order of what it is."""
+
+
 class Drawn(NamedTuple):
     """What somebody drew from a meter: when his turn is, or, where `granted` is not, when to ask again, which is in `wait_us`.
 

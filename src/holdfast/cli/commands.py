@@ -11,7 +11,7 @@ from typer.core import TyperCommand
 
 from holdfast import __version__ as holdfast_version
 from holdfast import _inspect, _roster
-from holdfast.cli import artifacts, comparing, moving, timetravel, views, working
+from holdfast.cli import artifacts, comparing, moving, stopping, timetravel, views, working
 from holdfast.cli import doctor as doctoring
 from holdfast.cli.exits import MEANINGS, Exit
 from holdfast.cli.fleet import unserved_line
@@ -81,6 +81,7 @@ def runs(
     agent: Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Only runs of this agent.")] = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", metavar="KEY=VALUE", help="Only runs with this tag; may be repeated.")] = None,
     idle: Annotated[str | None, typer.Option("--idle", metavar="DURATION", help="Only runs unchanged for so long: 10m, 2h, 3d.")] = None,
+    of_queue: Annotated[str | None, typer.Option("--of-queue", metavar="NAME", help="Only runs of this queue.")] = None,
     due: Annotated[bool, typer.Option("--due", help="Only runs that can go on now: their time has come, or they have an answer.")] = False,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, max=MOST_RUNS, help="At most so many.")] = 100,
     store: StoreOption = None,
@@ -90,7 +91,7 @@ def runs(
 
     With --due: those that wait for nothing any more and that nobody executes, first those whose time came first.
     """
-    if due and (status or tag or idle is not None):
+    if due and (status or tag or idle is not None or of_queue is not None):
         raise UsageError("--due goes with --agent and --limit only")
     statuses, tags, idle_s = read_statuses(status or ()), read_tags(tag or ()), read_duration(idle, "--idle")
     screen = Screen(store, as_json)
@@ -98,8 +99,10 @@ def runs(
         if due:
             found = holdfast.ready(agent=agent, limit=limit)
         else:
-            found = holdfast.runs(status=statuses, agent=agent, tags=tags, idle=idle_s, limit=limit)
-        screen.say(views.runs_page(found, limit=limit, setting=screen.setting()), store=holdfast.store.url, runs=found)
+            found = holdfast.runs(status=statuses, agent=agent, tags=tags, idle=idle_s, queue=of_queue, limit=limit)
+        held, setting = holdfast.held(), screen.setting()
+        page = [*views.runs_page(found, limit=limit, setting=setting), *stopping.held_footer(held, setting)]
+        screen.say(page, store=holdfast.store.url, runs=found, held=held)
     return Exit.FINE
 
 
@@ -134,8 +137,9 @@ def show(
         if at is None:
             view, head = holdfast.show(run), holdfast.store.head(run)
             unserved = _roster.unserved(holdfast.engine, [head] if head is not None else [])
-            page = [*views.run_page(view, screen.setting()), *unserved_line(unserved)]
-            screen.say(page, store=holdfast.store.url, run=view)
+            held = stopping.held_over(holdfast.held(), head)
+            page = [*views.run_page(view, screen.setting()), *unserved_line(unserved), *stopping.held_footer(held, screen.setting())]
+            screen.say(page, store=holdfast.store.url, run=view, held=held)
         else:
             knew = holdfast.show_at(run, at)
             kept = artifacts.checkpoint_blocks(run, (knew.arguments, knew.result, knew.state), screen.setting())
@@ -160,9 +164,9 @@ app.command(epilog=examples(*TAILS))(tail)
 app.command(epilog=comparing.EXAMPLES)(comparing.diff)
 
 
-@app.command(epilog=examples("holdfast resume order-47 --here app.py", "holdfast resume order-47 --budget usd=50 --reason 'worth it'"))
+@app.command(epilog=stopping.RESUMES)
 def resume(
-    run: RunArgument,
+    run: stopping.MaybeRun = None,
     *,
     here: Annotated[Path | None, typer.Option("--here", metavar="APP.py", help="Execute it now, with the agent in this file.")] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="With --here: end with code 3 where the run waits.")] = False,
@@ -171,17 +175,36 @@ def resume(
         list[str] | None,
         typer.Option("--budget", metavar="LIMIT=AMOUNT", help="What it may spend from now on: usd=50, steps=200, time=2h; repeatable."),
     ] = None,
+    queue: stopping.QueueOption = None,
+    fleet: stopping.FleetOption = False,
+    status: stopping.StatusOption = None,
+    agent: stopping.AgentOption = None,
+    tag: stopping.TagOption = None,
+    idle: stopping.IdleOption = None,
+    of_queue: stopping.OfQueueOption = None,
+    limit: stopping.LimitOption = None,
+    dry_run: stopping.DryRunOption = False,
+    yes: stopping.YesOption = False,
     reason: ReasonOption = "",
     by: ByOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> Exit:
-    """Go on with a run, here or elsewhere.
+    """Go on with a run, here or elsewhere; or with a queue or the fleet.
 
-    With --here the run is executed now; without it, it is marked as ready for whoever runs its agent next.
+    With --here the run is executed now; without it, it is marked as ready for whoever runs its agent next. --queue and --fleet lift what
+    `holdfast pause` held back. With filters every run that they choose is marked as ready; if no status is named, those that are paused.
     """
-    _refuse_idle_no_wait(here, no_wait=no_wait)
+    chosen = stopping.many(status=status, agent=agent, tag=tag, idle=idle, of_queue=of_queue, limit=limit, dry_run=dry_run, yes=yes)
     screen, limits = Screen(store, as_json), read_budget(budget or ())
+    for_all = stopping.is_for_all(run, chosen, queue=queue, fleet=fleet)
+    for_many = not for_all and stopping.is_for_many(run, chosen, or_else=stopping.OR_ALL)
+    if for_all or for_many or run is None:
+        stopping.refuse_for_one({"--here": here is not None, "--no-wait": no_wait, "--accept": accept, "--budget": limits is not None})
+        if for_all:
+            return stopping.resume_all(screen, queue, by=by, reason=reason)
+        return stopping.resume_many(screen, chosen, by=by, reason=reason)
+    _refuse_idle_no_wait(here, no_wait=no_wait)
     if accept and limits is not None:
         raise typer.BadParameter("say one after the other: first --accept, then --budget", param_hint="--budget")
     with opened(store) as holdfast:
@@ -201,13 +224,21 @@ def _refuse_idle_no_wait(here: Path | None, *, no_wait: bool) -> None:
         raise typer.BadParameter("it says how --here behaves; name a file with --here APP.py", param_hint="--no-wait")
 
 
-@app.command(epilog=examples("holdfast cancel order-47 --reason 'the customer called'", "holdfast cancel order-47 --undo --here app.py"))
+@app.command(epilog=stopping.CANCELS)
 def cancel(
-    run: RunArgument,
+    run: stopping.MaybeRun = None,
     *,
     undo: Annotated[bool, typer.Option("--undo", help="Undo what it did, newest first, before it is closed.")] = False,
     here: Annotated[Path | None, typer.Option("--here", metavar="APP.py", help="With --undo: now, with the agent in this file.")] = None,
     no_wait: Annotated[bool, typer.Option("--no-wait", help="With --here: end with code 3 where the run waits.")] = False,
+    status: stopping.StatusOption = None,
+    agent: stopping.AgentOption = None,
+    tag: stopping.TagOption = None,
+    idle: stopping.IdleOption = None,
+    of_queue: stopping.OfQueueOption = None,
+    limit: stopping.LimitOption = None,
+    dry_run: stopping.DryRunOption = False,
+    yes: stopping.YesOption = False,
     reason: ReasonOption = "",
     by: ByOption = None,
     store: StoreOption = None,
@@ -215,8 +246,13 @@ def cancel(
 ) -> Exit:
     """Close a run for good; one that executes is told to stop.
 
-    With --undo its effects that declare an undo are undone first, by whoever runs its agent next, or here and now with --here.
+    With --undo its effects that declare an undo are undone first, by whoever runs its agent next, or here and now with --here. With
+    filters every run that they choose is closed; if no status is named, those that have not ended.
     """
+    chosen = stopping.many(status=status, agent=agent, tag=tag, idle=idle, of_queue=of_queue, limit=limit, dry_run=dry_run, yes=yes)
+    if stopping.is_for_many(run, chosen) or run is None:
+        stopping.refuse_for_one({"--here": here is not None, "--no-wait": no_wait})
+        return stopping.cancel_many(Screen(store, as_json), chosen, undo=undo, by=by, reason=reason)
     if here is not None and not undo:
         raise typer.BadParameter("it says where --undo is carried out", param_hint="--here")
     _refuse_idle_no_wait(here, no_wait=no_wait)
@@ -286,7 +322,9 @@ def inbox(*, store: StoreOption = None, as_json: JsonOption = False) -> Exit:
     screen = Screen(store, as_json)
     with opened(store) as holdfast:
         items = holdfast.inbox()
-        screen.say(views.inbox_page(items, screen.setting()), store=holdfast.store.url, items=items)
+        held, setting = holdfast.held(), screen.setting()
+        page = [*views.inbox_page(items, setting), *stopping.held_footer(held, setting)]
+        screen.say(page, store=holdfast.store.url, items=items, held=held)
     return Exit.FINE
 
 
@@ -357,7 +395,7 @@ def check(
     return Exit.FINE if good else Exit.DAMAGED
 
 
-app.command(epilog=working.PAUSES)(working.pause)
+app.command(epilog=stopping.PAUSES)(stopping.pause)
 app.command(epilog=timetravel.FORK_EXAMPLES)(timetravel.fork)
 app.command(epilog=timetravel.EDIT_EXAMPLES)(timetravel.edit)
 app.command(epilog=examples("holdfast artifact order-47", "holdfast artifact order-47 3f7a91 --to report.pdf"))(artifacts.artifact)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from holdfast._holding import HoldView, over
 from holdfast._roster import WorkerView
 from holdfast.cli.page import Cell, Column, Line, Page, Table
 from holdfast.cli.views import Setting
@@ -13,17 +14,17 @@ WORKERS = (
     Column("worker"), Column("state"), Column("since"), Column("runs", right=True), Column("code"), Column("agents", below=True),
     Column("executes", below=True),
 )  # fmt: skip
-STYLES = {"working": "green", "executing": "green", "stopping": "yellow", "silent": "yellow", "dead": "red"}
+STYLES = {"working": "green", "executing": "green", "stopping": "yellow", "paused": "yellow", "silent": "yellow", "dead": "red"}
 
 SHOWN = 5
 """Runs that are named; `--json` names all."""
 
 
-def fleet_page(workers: Sequence[WorkerView], setting: Setting, unserved: Mapping[str, int]) -> Page:
+def fleet_page(workers: Sequence[WorkerView], setting: Setting, unserved: Mapping[str, int], held: Sequence[HoldView] = ()) -> Page:
     """The processes, one line each, and the runs in line that none of them takes."""
     if not workers:
         return [Line("nobody works on this store. Start one: holdfast worker APP.py")]
-    page: Page = [Table(WORKERS, [_row(worker, setting) for worker in workers])]
+    page: Page = [Table(WORKERS, [_row(worker, setting, held) for worker in workers])]
     return [*page, *unserved_lines(unserved)]
 
 
@@ -37,8 +38,8 @@ def unserved_line(unserved: Mapping[str, int]) -> Page:
     return [Line(f"{why}: nobody would go on with it", "yellow") for why in unserved]
 
 
-def _row(worker: WorkerView, setting: Setting) -> list[Cell]:
-    state = _state(worker)
+def _row(worker: WorkerView, setting: Setting, held: Sequence[HoldView]) -> list[Cell]:
+    state = _state(worker, held)
     room = f"{len(worker.runs)}/{worker.concurrency}" if worker.concurrency else f"{len(worker.runs)}"
     of = f" of queue {', '.join(worker.queues)}" if worker.queues and worker.queues != ("default",) else ""
     named = ", ".join(worker.runs[:SHOWN]) + (", ..." if len(worker.runs) > SHOWN else "")
@@ -48,7 +49,10 @@ def _row(worker: WorkerView, setting: Setting) -> list[Cell]:
     return [Cell(where), Cell(state, STYLES[state]), Cell(since, "dim"), Cell(room), Cell(code, "dim"), Cell(agents), Cell(named)]
 
 
-def _state(worker: WorkerView) -> str:
+def _state(worker: WorkerView, held: Sequence[HoldView]) -> str:
     if worker.life != "alive":
         return "dead" if worker.life == "dead" else "silent"
-    return ("stopping" if worker.stopping else "working") if worker.agents else "executing"
+    if not worker.agents:
+        return "executing"
+    paused = all(over(held, queue) is not None for queue in worker.queues)
+    return "stopping" if worker.stopping else "paused" if paused else "working"

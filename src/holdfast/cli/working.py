@@ -26,8 +26,9 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.fleet import fleet_page
 from holdfast.cli.health import Health
 from holdfast.cli.location import meant, opened
-from holdfast.cli.options import ByOption, JsonOption, ReasonOption, RunArgument, StoreOption, examples, read_duration
+from holdfast.cli.options import JsonOption, StoreOption, examples, read_duration
 from holdfast.cli.screen import Screen, complain
+from holdfast.cli.stopping import held_lines
 from holdfast.errors import Refusal, StoreError
 from holdfast.store import Query
 
@@ -38,7 +39,6 @@ EXAMPLES = examples(
     "holdfast worker app.py --watch"
 )  # fmt: skip
 WORKERS = examples("holdfast workers", "holdfast workers --json")
-PAUSES = examples("holdfast pause order-47 --reason 'the price is wrong'", "holdfast pause order-47 --now", "holdfast resume order-47")
 
 UNTOUCHED = "no run was touched"
 NO_AGENT = "Define one there with @hf.agent, or import it there"
@@ -187,24 +187,7 @@ def workers(*, store: StoreOption = None, as_json: JsonOption = False) -> Exit:
     screen = Screen(store, as_json)
     with opened(store) as holdfast:
         found, unserved = holdfast.workers(), _roster.unserved(holdfast.engine, _roster.in_line(holdfast.engine))
-        screen.say(fleet_page(found, screen.setting(), unserved), store=holdfast.store.url, workers=found, unserved=unserved)
-    return Exit.FINE
-
-
-def pause(
-    run: RunArgument,
-    *,
-    now: Annotated[bool, typer.Option("--now", help="Break off the step that is under way; an effect is in doubt then.")] = False,
-    reason: ReasonOption = "",
-    by: ByOption = None,
-    store: StoreOption = None,
-    as_json: JsonOption = False,
-) -> Exit:
-    """Let nobody go on with a run until it is resumed.
-
-    One that executes stops before its next step, and holds nothing then; one that waits is not woken. `holdfast resume` lets it go on.
-    """
-    screen = Screen(store, as_json)
-    with opened(store) as holdfast:
-        screen.told(run, holdfast.pause(run, now=now, by=by, reason=reason))
+        held, setting = holdfast.held(), screen.setting()
+        page = [*fleet_page(found, setting, unserved, held), *held_lines(held, setting)]
+        screen.say(page, store=holdfast.store.url, workers=found, unserved=unserved, held=held)
     return Exit.FINE

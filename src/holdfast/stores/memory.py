@@ -19,6 +19,7 @@ from holdfast.store import (
     Enrolled,
     Finding,
     Head,
+    Hold,
     Letter,
     Pulse,
     Query,
@@ -57,6 +58,7 @@ class MemoryStore:
         self._live_bytes = self._live_lines = 0
         self._about: dict[str, bytes] = {}
         self._meters: dict[str, int] = {}
+        self._held: dict[str, bytes] = {}
         self._graves: dict[str, Tombstone] = {}
         self._blobs: dict[str, tuple[bytes, int]] = {}
         self._parts: dict[str, list[str]] = {}
@@ -140,6 +142,15 @@ class MemoryStore:
 
     def owners(self) -> list[Enrolled]:
         return [Enrolled(owner, beat, self._about.get(owner, b"")) for owner, beat in sorted(self._beats.items())]
+
+    def hold_back(self, what: str, about: bytes) -> None:
+        self._held[what] = about
+
+    def release(self, what: str) -> bool:
+        return self._held.pop(what, None) is not None
+
+    def held_back(self) -> list[Hold]:
+        return [Hold(what, about) for what, about in sorted(self._held.copy().items())]
 
     def pulse(self, owner: str) -> Pulse | None:
         beat = self._beats.get(owner)

@@ -25,6 +25,7 @@ from holdfast.store import (
     Enrolled,
     Finding,
     Head,
+    Hold,
     Letter,
     Pulse,
     Query,
@@ -76,6 +77,9 @@ RETIRE = "DELETE FROM owners WHERE owner = %b"
 INTRODUCE = "UPDATE owners SET about = %b WHERE owner = %b"
 OWNERS = "SELECT owner, beat, about FROM owners ORDER BY owner"
 PULSE = "SELECT beat FROM owners WHERE owner = %b"
+HOLD = "INSERT INTO holds VALUES (%b, %b) ON CONFLICT (what) DO UPDATE SET about = excluded.about"
+RELEASE = "DELETE FROM holds WHERE what = %b"
+HELD = "SELECT what, about FROM holds ORDER BY what"
 ONE_MOMENT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
@@ -221,6 +225,16 @@ class PostgresStore:
         with self._os_errors():
             told = [Enrolled(*map(plain, row)) for row in found]
             return [one._replace(dead=self._locks.proves_dead(one.owner)) for one in told]
+
+    def hold_back(self, what: str, about: bytes) -> None:
+        self._others.run(lambda connection: connection.execute(HOLD, (sql_text(what), about)))
+
+    def release(self, what: str) -> bool:
+        return self._others.run(lambda connection: connection.execute(RELEASE, (sql_text(what),)).rowcount) > 0
+
+    def held_back(self) -> list[Hold]:
+        found = self._others.run(lambda connection: connection.cursor(binary=True).execute(HELD).fetchall())
+        return [Hold._make(map(plain, row)) for row in found]
 
     def pulse(self, owner: str) -> Pulse | None:
         found = self._others.run(lambda connection: connection.execute(PULSE, (sql_text(owner),)).fetchall())

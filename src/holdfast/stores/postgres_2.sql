@@ -16,3 +16,6 @@ ALTER TABLE owners ADD COLUMN about bytea NOT NULL DEFAULT '';
 
 -- Limits that processes share: each a point in time that moves on with what is drawn from it.
 CREATE TABLE meters (meter text COLLATE "C" PRIMARY KEY, stands_us bigint NOT NULL) WITH (fillfactor = 60);
+
+-- Work that nobody is to go on with for now: a queue, or everything, and what whoever said so says of it.
+CREATE TABLE holds (what text COLLATE "C" PRIMARY KEY, about bytea NOT NULL);

@@ -27,6 +27,7 @@ from holdfast.store import (
     Enrolled,
     Finding,
     Head,
+    Hold,
     Letter,
     Pulse,
     Query,
@@ -236,6 +237,18 @@ class SqliteStore:
             found = [Enrolled(*row) for row in cursor.execute("SELECT owner, beat, about FROM owners ORDER BY owner")]
         with os_errors(self.url):
             return [one._replace(dead=self._locks.proves_dead(one.owner)) for one in found]
+
+    def hold_back(self, what: str, about: bytes) -> None:
+        with self._writer.transaction() as cursor:
+            cursor.execute("INSERT INTO holds VALUES (?1, ?2) ON CONFLICT DO UPDATE SET about = ?2", (what, about))
+
+    def release(self, what: str) -> bool:
+        with self._writer.transaction() as cursor:
+            return cursor.execute("DELETE FROM holds WHERE what = ? RETURNING 1", (what,)).get is not None
+
+    def held_back(self) -> list[Hold]:
+        with self._reader.transaction() as cursor:
+            return [Hold._make(row) for row in cursor.execute("SELECT what, about FROM holds ORDER BY what")]
 
     def pulse(self, owner: str) -> Pulse | None:
         with self._reader.transaction() as cursor:

@@ -19,3 +19,6 @@ ALTER TABLE owners ADD COLUMN about BLOB NOT NULL DEFAULT x'';
 
 -- Limits that processes share: each a point in time that moves on with what is drawn from it.
 CREATE TABLE meters (meter TEXT PRIMARY KEY, stands_us INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+
+-- Work that nobody is to go on with for now: a queue, or everything, and what whoever said so says of it.
+CREATE TABLE holds (what TEXT PRIMARY KEY, about BLOB NOT NULL) STRICT, WITHOUT ROWID;

@@ -1,14 +1,15 @@
-"""The part of the conformance suite for stores that many share: every promise of `holdfast.store.Metered` and `Roster` as a test."""
+"""The part of the conformance suite for stores that many share: the promises of `holdfast.store.Metered`, `Roster` and `Holds` as tests."""
 
 from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from holdfast.store import Append, Ceiling, Drawn, Enrolled, Metered, Roster, Stale, Store
+from holdfast.store import Append, Ceiling, Drawn, Enrolled, Hold, Holds, Metered, Roster, Stale, Store
 from holdfast.testing.sample import WRITERS, head, keep, row
 
 FAR_US = 4_000_000_000_000_000
@@ -22,6 +23,13 @@ def metered(store: Store) -> Metered:
     """The store, if it can share limits; one that cannot do that is none the worse for it."""
     if not isinstance(store, Metered):
         pytest.skip("this store shares no limits")
+    return store
+
+
+def holding(store: Store) -> Holds:
+    """The store, if it keeps what is held back."""
+    if not isinstance(store, Holds):
+        pytest.skip("this store holds nothing back")
     return store
 
 
@@ -108,6 +116,30 @@ class MeteredConformance:
         assert store.owners() == [Enrolled("a", 1, b"host 1"), Enrolled("b", 2, b"")]
         store.retire("a")
         assert store.owners() == [Enrolled("b", 2, b"")]
+
+    def test_what_is_held_back_stays_so_until_it_is_released_for_whoever_opens_the_store(self, store: Store, tmp_path: Path) -> None:
+        holds = holding(store)
+        for what, about in (("queue b", b"first"), ("fleet", b"all\x00of it"), ("queue b", b"again"), ("queue a\0", b"")):
+            holds.hold_back(what, about)
+        expected = [Hold("fleet", b"all\x00of it"), Hold("queue a\0", b""), Hold("queue b", b"again")]
+        assert holds.held_back() == expected
+        if self.lasting:
+            with closing(self.open(tmp_path)) as again:
+                assert holding(again).held_back() == expected
+        assert holds.release("queue a\0")
+        assert not holds.release("queue a\0")
+        assert not holds.release("queue")
+        assert holds.held_back() == [expected[0], expected[2]]
+
+    def test_what_another_holds_back_is_seen_at_once(self, store: Store, tmp_path: Path) -> None:
+        if not self.lasting:
+            pytest.skip("nobody else has this store open")
+        with closing(self.open(tmp_path)) as other:
+            here, there = holding(store), holding(other)
+            there.hold_back("queue a", b"x")
+            assert here.held_back() == [Hold("queue a", b"x")]
+            assert here.release("queue a")
+            assert there.held_back() == []
 
     def test_a_meter_moves_on_with_what_is_drawn(self, store: Store) -> None:
         meter = metered(store)
