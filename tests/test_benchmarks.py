@@ -35,7 +35,7 @@ def test_the_figures_of_a_fleet_have_a_table_of_their_own() -> None:
     table = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert table.count("3.00x") == 2
     assert "2 workers: " in table
-    for what in ("2 workers under a limit of 4: ", "Claims at the store, 1 at a time, under one limit: ", "Uses of one rate, 2 at a time: "):
+    for what in ("workers under a limit of 4: ", "at the store, 1 at a time, under one limit: ", "Uses of one rate, 2 at a time: "):
         assert what in table
     assert "A worker that idles, one of 1: " in table
 
