@@ -8,8 +8,8 @@ packages and Holdfast do not count, nor does what is imported later. No run is b
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,8 @@ LENGTH = 10
 """Characters of a print."""
 
 INSTALLED = frozenset({"site-packages", "dist-packages"})
-FOREIGN = (Path(sysconfig.get_path("stdlib")), Path(sysconfig.get_path("platstdlib")), Path(__file__).absolute().parent)
+FOREIGN = (Path(os.__file__).absolute().parent, Path(__file__).absolute().parent)
+"""The standard library and Holdfast, which may stand below the folder of an app."""
 
 _began_us = SystemClock().now_us()
 

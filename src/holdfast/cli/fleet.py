@@ -35,7 +35,7 @@ def unserved_lines(unserved: Mapping[str, int]) -> Page:
 
 def unserved_line(unserved: Mapping[str, int]) -> Page:
     """The same of one run, which may be asleep."""
-    return [Line(f"{why}: nobody would go on with it", "yellow") for why in unserved]
+    return [Line(f"{why}: none would go on with it", "yellow") for why in unserved]
 
 
 def _row(worker: WorkerView, setting: Setting, held: Sequence[HoldView]) -> list[Cell]:
