@@ -20,10 +20,10 @@ import apsw
 import pytest
 
 from holdfast.errors import StoreBusy, StoreDamaged, StoreError, StoreFailed, StoreForeign, StoreFull, StoreNewer, StoreReadOnly
-from holdfast.store import Append, Query, Stale
+from holdfast.store import Append, Head, Query, Stale
 from holdfast.stores import _sqlite_file, _sqlite_line
 from holdfast.stores._owners import OwnerLocks
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite import FIELDS, SqliteStore
 from holdfast.testing.sample import create, head, onward, row
 
 NOBODY = 65534
@@ -392,7 +392,7 @@ def test_listing_does_not_read_what_it_does_not_list(store: SqliteStore) -> None
     with store._writer.transaction() as cursor:
         cursor.execute("SELECT 1")
         heads = (tuple(head(f"run{number}", 1, status="done", owner=None, updated_us=number)) for number in range(20_000))
-        cursor.executemany("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0)", heads)
+        cursor.executemany(f"INSERT INTO runs ({FIELDS}, last) VALUES ({', '.join('?' * len(Head._fields))}, 0)", heads)
     steps = 0
 
     def count() -> bool:
