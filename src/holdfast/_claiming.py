@@ -59,6 +59,7 @@ MOST_LOST = 6
 """So many, where some of them have only fallen silent: the network may have been to blame."""
 
 CLAIMS = (rec.RunStarted.kind, rec.RunResumed.kind)
+HELD = ("blocked", "paused")
 STOPS = (rec.RunBlocked.kind, rec.RunFailed.kind)
 NOT_ON = frozenset(
     one.kind
@@ -86,7 +87,9 @@ def claimable(
     orphaned, waiting = (orphans or Orphans(engine)).found(), misfits.found() if misfits is not None else ()
     for head in chain(orphaned, woken(engine, agent=None), waiting, *(_in_line(engine, queue, agents) for queue in queues)):
         top = _topmost(engine, head)
-        if top is not None and top.agent in agents and top.queue in queues and top.run_id not in seen:
+        if top is None or (top.status in HELD and top.run_id != head.run_id):  # a child that can go on is no reason to try its parent
+            continue
+        if top.agent in agents and top.queue in queues and top.run_id not in seen:
             seen.add(top.run_id)
             yield top
 
