@@ -29,9 +29,9 @@ EXIT_LIMIT_S = 60.0
 SLOW = "the machine stood still"
 
 
-def command(app: Path, url: str, *words: str) -> list[str]:
+def command(app: Path, url: str, *words: str, lease_s: float = LEASE_S) -> list[str]:
     queues = ("--queue", "default", "--queue", "narrow")
-    return [sys.executable, "-m", "holdfast", "worker", str(app), "--store", url, "--lease", f"{LEASE_S:g}s", *queues, *words]
+    return [sys.executable, "-m", "holdfast", "worker", str(app), "--store", url, "--lease", f"{lease_s:g}s", *queues, *words]
 
 
 def surroundings(port: int, broken: str = "") -> dict[str, str]:
@@ -71,6 +71,7 @@ class Fleet:
     folder: Path
     size: int = 4
     broken: str = ""
+    lease_s: float = LEASE_S
     members: list[Member] = field(default_factory=list)
     disturbed: list[Disturbed] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
@@ -94,7 +95,8 @@ class Fleet:
             member.proxy.close()
 
     def _process(self, number: int, proxy: Proxy) -> subprocess.Popen[bytes]:
-        words = command(APP, self.server.url(self.schema, port=proxy.port), "--concurrency", "8", "--grace", "3s")
+        url = self.server.url(self.schema, port=proxy.port)
+        words = command(APP, url, "--concurrency", "8", "--grace", "3s", lease_s=self.lease_s)
         with (self.folder / f"worker-{number}.log").open("ab") as log:
             return subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=surroundings(self.port, self.broken))
 

@@ -321,6 +321,35 @@ def test_a_run_whose_child_does_not_fit_is_tried_again_with_it() -> None:
     asyncio.run(main())
 
 
+def test_a_child_that_can_go_on_does_not_have_its_parent_tried_again_and_again() -> None:
+    child = code("same")
+
+    def caller(name: str) -> Code:
+        @hf.agent(name="calls", version=name)
+        async def calls(run: str) -> str:
+            await step_of(name)
+            return await child(run)
+
+        return calls
+
+    async def main() -> None:
+        with Holdfast(store := Looked()) as first, Holdfast(store) as second:
+            with pytest.raises(hf.RunWaiting):
+                await asyncio.to_thread(lambda: first.run(caller("a"), "x", run_id="run", wait=False))
+            first.send(first.show("run").children[0], "word", "!")
+            workers = [Worker(app.engine, [caller("b"), child], concurrency=1) for app in (first, second)]
+            working = [asyncio.create_task(worker.work()) for worker in workers]
+            await until(lambda: bool(codes_tried(store)))
+            looks = store.looks + 20
+            await until(lambda: store.looks >= looks)
+            assert len(codes_tried(store)) == 1
+            for worker in workers:
+                worker.stop()
+            await asyncio.gather(*working)
+
+    asyncio.run(main())
+
+
 def left(app: Holdfast, run_id: str, last: rec.Record) -> None:
     app.engine.committer.commit(Journal(run_id), [STARTED, last])
 

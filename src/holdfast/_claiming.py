@@ -43,6 +43,40 @@ MISFITS_PAGE = 500
 MOST_KNOWN = 100_000
 """Runs that wait for fitting code of which is remembered whether this one has been tried."""
 
+<<<<<<< HEAD
+=======
+TAKEN_OVER = "taken over"
+"""What a claim says that took a run from an owner who is gone."""
+
+
+MOST_DEATHS = 3
+"""So many processes may die of a run, without that it gets on, before it is set aside."""
+
+MOST_LOST = 6
+"""So many, where some of them have only fallen silent: the network may have been to blame."""
+
+CLAIMS = (rec.RunStarted.kind, rec.RunResumed.kind)
+HELD = ("blocked", "paused")
+STOPS = (rec.RunBlocked.kind, rec.RunFailed.kind)
+NOT_ON = frozenset(
+    one.kind
+    for one in (
+        rec.RunResumed, rec.StepStarted, rec.AttemptFailed, rec.DoubtOpened, rec.DoubtSettled, rec.StateSaved, rec.TimeRead, rec.WatchTaken,
+        rec.ChildStarted,
+    )
+)  # fmt: skip
+"""What is recorded of a step before it has an outcome, and beside it."""
+
+
+class Death(NamedTuple):
+    """An owner that was gone when its run was taken over; proven, or only silent for the lease time."""
+
+    owner: str
+    at_us: int
+    proven: bool
+
+
+>>>>>>> versions
 def claimable(
     engine: Engine, agents: Sequence[str], queues: Sequence[str], orphans: Orphans | None = None, misfits: Misfits | None = None
 ) -> Iterator[Head]:  # fmt: skip
@@ -51,7 +85,9 @@ def claimable(
     orphaned, waiting = (orphans or Orphans(engine)).found(), misfits.found() if misfits is not None else ()
     for head in chain(orphaned, woken(engine, agent=None), waiting, *(_in_line(engine, queue, agents) for queue in queues)):
         top = _topmost(engine, head)
-        if top is not None and top.agent in agents and top.queue in queues and top.run_id not in seen:
+        if top is None or (top.status in HELD and top.run_id != head.run_id):  # a child that can go on is no reason to try its parent
+            continue
+        if top.agent in agents and top.queue in queues and top.run_id not in seen:
             seen.add(top.run_id)
             yield top
 
