@@ -43,40 +43,10 @@ MISFITS_PAGE = 500
 MOST_KNOWN = 100_000
 """Runs that wait for fitting code of which is remembered whether this one has been tried."""
 
-<<<<<<< HEAD
-=======
-TAKEN_OVER = "taken over"
-"""What a claim says that took a run from an owner who is gone."""
-
-
-MOST_DEATHS = 3
-"""So many processes may die of a run, without that it gets on, before it is set aside."""
-
-MOST_LOST = 6
-"""So many, where some of them have only fallen silent: the network may have been to blame."""
-
-CLAIMS = (rec.RunStarted.kind, rec.RunResumed.kind)
 HELD = ("blocked", "paused")
-STOPS = (rec.RunBlocked.kind, rec.RunFailed.kind)
-NOT_ON = frozenset(
-    one.kind
-    for one in (
-        rec.RunResumed, rec.StepStarted, rec.AttemptFailed, rec.DoubtOpened, rec.DoubtSettled, rec.StateSaved, rec.TimeRead, rec.WatchTaken,
-        rec.ChildStarted,
-    )
-)  # fmt: skip
-"""What is recorded of a step before it has an outcome, and beside it."""
+"""What a run is with which nobody goes on by himself."""
 
 
-class Death(NamedTuple):
-    """An owner that was gone when its run was taken over; proven, or only silent for the lease time."""
-
-    owner: str
-    at_us: int
-    proven: bool
-
-
->>>>>>> versions
 def claimable(
     engine: Engine, agents: Sequence[str], queues: Sequence[str], orphans: Orphans | None = None, misfits: Misfits | None = None
 ) -> Iterator[Head]:  # fmt: skip
