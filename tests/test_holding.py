@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,8 @@ from holdfast._worker import Worker
 from holdfast.errors import Refusal, StoreFailed
 from holdfast.store import Hold
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing import StoreConformance
 
 BOUND_S = 20
 
@@ -203,6 +205,29 @@ def test_what_cannot_be_read_of_a_hold_holds_all_the_same(about: bytes) -> None:
 
     with Holdfast(Odd()) as app:
         assert app.held() == [HoldView(queue="mail", by="somebody", reason="", now=False, since_us=0)]
+
+
+def test_the_suite_notices_a_store_that_keeps_what_is_held_for_itself(tmp_path: Path) -> None:
+    class Private(SqliteStore):
+        def __init__(self, path: Path) -> None:
+            self.hidden = MemoryStore()
+            super().__init__(path)
+
+        def hold_back(self, what: str, about: bytes) -> None:
+            self.hidden.hold_back(what, about)
+
+        def held_back(self) -> list[Hold]:
+            return self.hidden.held_back()
+
+    class Suite(StoreConformance):
+        def open(self, folder: Path) -> Private:
+            return Private(folder / "runs.db")
+
+    with closing(Suite().open(tmp_path)) as store:
+        for promise in (Suite().test_what_is_held_back_stays_so_until_it_is_released_for_whoever_opens_the_store,
+                        Suite().test_what_another_holds_back_is_seen_at_once):  # fmt: skip
+            with pytest.raises(AssertionError):
+                promise(store, tmp_path)
 
 
 # --- a worker -------------------------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from ._chain import FORK_OF, empty_head, verified
 from ._checkpoints import STATES, Checkpoint, checkpoints, message
 from ._duration import Duration, seconds
 from ._engine import Engine
+from ._family import top_of
 from ._ids import checked_run_id
 from ._journal import Journal
 from ._letters import moved_children
@@ -177,7 +178,7 @@ def runs(
     before = None if idle is None else engine.clock.now_us() - int(seconds(idle, "idle") * 1e6)
     stored = tuple("running" if each == STOPPED else each for each in statuses)
     query = Query(statuses=stored, agent=agent, tags=tuple(tags.items()), idle_before_us=before, limit=limit)
-    found = (summary(engine, head) for head in _pages(engine, query) if queue in (None, head.queue))
+    found = (summary(engine, head) for head in _pages(engine, query) if queue is None or top_of(engine.store, head).queue == queue)
     living = STOPPED not in statuses or "running" in statuses
     return list(islice((run for run in found if living or run.status != "running" or not run.owner_lives), limit))
 
