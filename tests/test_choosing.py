@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from agents_for_tests.sites import HandClock
 from holdfast import Holdfast, _choosing
 from holdfast._chain import CHILD_OF
 from holdfast._choosing import Wanted
+from holdfast._family import top_of
+from holdfast._worker import Worker
 from holdfast.errors import StoreFailed
 from holdfast.store import Store
 from holdfast.stores.memory import MemoryStore
@@ -125,6 +128,28 @@ def test_runs_inside_others_go_with_them() -> None:
         told = list(_choosing.carried_out(chosen.runs, lambda run_id: app.cancel(run_id, by="ann")))
         assert [one.refused for one in told] == ["", ""]
         assert {run.status for run in app.runs()} == {"cancelled"}
+
+
+def test_a_child_is_in_the_queue_of_the_run_that_it_goes_on_with() -> None:
+    async def left(app: Holdfast) -> None:
+        working = Worker(app.engine, [calls], queues=["mail"], concurrency=1)
+        task = asyncio.create_task(working.work())
+        while {run.status for run in app.runs()} != {"waiting"}:  # noqa: ASYNC110 (the store tells)
+            await asyncio.sleep(0.01)
+        working.stop()
+        await task
+
+    with Holdfast(MemoryStore()) as app:
+        app.submit(calls, 1, run_id="calls", queue="mail")
+        asyncio.run(asyncio.wait_for(left(app), 20))
+        assert ids(app, "cancel", Wanted(queue="default")) == []
+        chosen = _choosing.chosen(app.engine, "cancel", Wanted(queue="mail"), limit=100)
+        assert ([head.run_id for head in chosen.runs], len(chosen.along)) == (["calls"], 1)
+        assert (len(app.runs(queue="mail")), app.runs(queue="default")) == (2, [])
+        (child,) = chosen.along
+        assert top_of(app.store, child).run_id == "calls"
+        app.cancel("calls", by="ann")
+        assert top_of(app.store, child) == child
 
 
 def test_runs_that_are_idle_long_enough_are_found_by_the_clock_of_whoever_asks() -> None:

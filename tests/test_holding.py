@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,8 @@ from holdfast._worker import Worker
 from holdfast.errors import Refusal, StoreFailed
 from holdfast.store import Hold
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing import StoreConformance
 
 BOUND_S = 20
 
@@ -104,6 +106,24 @@ async def starts_thread(what: str) -> str:
     return await child.result()
 
 
+@hf.effect(in_doubt="ask")
+async def pay(what: str) -> str:
+    gate.entered.set()
+    await asyncio.sleep(BOUND_S)
+    gate.done.append(f"{what} paid")
+    return what
+
+
+@hf.agent
+async def pays(what: str) -> str:
+    return await pay(what)
+
+
+@hf.agent
+async def has_paid(what: str) -> str:
+    return await pays(what)
+
+
 AGENTS = [works, toils, calls, starts, orders, starts_thread]
 
 
@@ -115,7 +135,7 @@ async def until(true: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def worker(app: Holdfast, *queues: str) -> AsyncIterator[Worker]:
-    working = Worker(app.engine, AGENTS, queues=queues or ("default",), concurrency=4)
+    working = Worker(app.engine, [*AGENTS, pays, has_paid], queues=queues or ("default",), concurrency=4)
     task = asyncio.create_task(working.work())
     yield working
     gate.open.set()
@@ -205,6 +225,29 @@ def test_what_cannot_be_read_of_a_hold_holds_all_the_same(about: bytes) -> None:
         assert app.held() == [HoldView(queue="mail", by="somebody", reason="", now=False, since_us=0)]
 
 
+def test_the_suite_notices_a_store_that_keeps_what_is_held_for_itself(tmp_path: Path) -> None:
+    class Private(SqliteStore):
+        def __init__(self, path: Path) -> None:
+            self.hidden = MemoryStore()
+            super().__init__(path)
+
+        def hold_back(self, what: str, about: bytes) -> None:
+            self.hidden.hold_back(what, about)
+
+        def held_back(self) -> list[Hold]:
+            return self.hidden.held_back()
+
+    class Suite(StoreConformance):
+        def open(self, folder: Path) -> Private:
+            return Private(folder / "runs.db")
+
+    with closing(Suite().open(tmp_path)) as store:
+        for promise in (Suite().test_what_is_held_back_stays_so_until_it_is_released_for_whoever_opens_the_store,
+                        Suite().test_what_another_holds_back_is_seen_at_once):  # fmt: skip
+            with pytest.raises(AssertionError):
+                promise(store, tmp_path)
+
+
 # --- a worker -------------------------------------------------------------------------------------------------------
 
 
@@ -237,6 +280,30 @@ def test_a_run_is_left_with_its_children_behind_the_step_under_way_and_goes_on_t
 
     asyncio.run(main())
     assert gate.done == ["it lingered", "it"]
+
+
+@pytest.mark.parametrize("what", ["queue", "fleet", "run"])
+def test_an_effect_of_a_child_that_is_broken_off_is_a_doubt_when_it_goes_on(what: str) -> None:
+    async def main() -> None:
+        with Holdfast(MemoryStore()) as app:
+            app.submit(has_paid, "it", run_id="run")
+            async with worker(app):
+                await until(gate.entered.is_set)
+                match what:
+                    case "queue":
+                        app.pause_queue("default", now=True, by="ann")
+                    case "fleet":
+                        app.pause_fleet(now=True, by="ann")
+                    case _:
+                        app.pause("run", now=True, by="ann")
+                await until(lambda: {run.owner for run in app.runs()} == {None})
+                assert sorted(stand(app).values()) == (["paused", "queued"] if what == "run" else ["queued", "queued"])
+                app.resume("run", by="ann") if what == "run" else app.resume_queue("default")
+                app.resume_fleet()
+                await until(lambda: [item.kind for item in app.inbox()] == ["doubt"])
+
+    asyncio.run(main())
+    assert gate.done == []
 
 
 def test_only_the_queue_that_is_paused_rests_and_runs_paused_one_by_one_stay_so() -> None:

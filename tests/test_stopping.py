@@ -146,7 +146,8 @@ def held_queue(app: Holdfast, ledger: Ledger, desk: Server, *, broken: str = "")
         stack.enter_context(worker(app.store.url, desk, broken=broken))
         app.submit(stopping_app.walks, "later", 1, run_id="later", queue="narrow")
         since = paced(ledger, "free")
-        until(lambda: paced(ledger, "free") >= since + 28)
+        until(lambda: paced(ledger, "free") >= since + 28)  # longer than a worker may take to see it
+        until(lambda: broken or not any(run.owner_lives for run in app.runs(queue="narrow")), within_s=SOON_S)
         moved = paced(ledger, *HELD, "later")
         until(lambda: paced(ledger, "free") >= since + 38)
         moved = paced(ledger, *HELD, "later") - moved

@@ -5,15 +5,12 @@ One that cannot be paused, resumed or cancelled does not stop the others. A run 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ._chain import CHILD_OF
-from ._deaths import MAX_DEPTH
 from ._engine import Engine
+from ._family import MAX_DEPTH, parent_of, top_of
 from ._inspect import STOPPED
 from ._options import checked_statuses
 from .errors import HoldfastError, StoreBusy, StoreFailed
@@ -101,7 +98,7 @@ def _matching(engine: Engine, wanted: Wanted, statuses: Sequence[str]) -> Iterat
     while page := engine.store.heads(query):
         query = query._replace(after=page[-1].run_id)
         for head in page:
-            if (wanted.queue is None or head.queue == wanted.queue) and (living or not _executes(engine, head)):
+            if (wanted.queue is None or top_of(engine.store, head).queue == wanted.queue) and (living or not _executes(engine, head)):
                 yield head
 
 
@@ -113,14 +110,8 @@ def _goes_along(engine: Engine, head: Head, ids: set[str]) -> bool:
     """Whether a run that it is inside of is meant too."""
     above: Head | None = head
     for _ in range(MAX_DEPTH):
-        parent = _parent_of(above) if above is not None else None
+        parent = parent_of(above) if above is not None else None
         if parent is None or parent in ids:
             return parent is not None
         above = engine.store.head(parent)
     return False
-
-
-def _parent_of(head: Head) -> str | None:
-    with suppress(ValueError, AttributeError):  # a head that is damaged
-        return json.loads(head.tags).get(CHILD_OF)  # type: ignore[no-any-return]
-    return None

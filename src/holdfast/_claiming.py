@@ -5,14 +5,12 @@ A child run goes on inside the run that had called it, so the topmost run of a f
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import merge
 from itertools import chain
 
-from ._chain import CHILD_OF
-from ._deaths import MAX_DEPTH
 from ._engine import Engine
+from ._family import MAX_DEPTH, parent_of
 from ._fitting import is_held_up, is_misfit, tries
 from ._waking import woken
 from .errors import Damaged
@@ -186,7 +184,7 @@ class Misfits:
 def _topmost(engine: Engine, head: Head) -> Head | None:
     """The run that must be taken for this one to go on; None where somebody has it already."""
     for _ in range(MAX_DEPTH):
-        parent = json.loads(head.tags).get(CHILD_OF)
+        parent = parent_of(head)
         above = engine.store.head(parent) if parent else None
         if above is None or above.status in ("done", "cancelled"):
             return head

@@ -8,12 +8,10 @@ from typing import NamedTuple
 from . import _records as rec
 from ._chain import record_of
 from ._engine import Engine
+from ._family import MAX_DEPTH
 from ._fitting import misfits
 from ._journal import Journal
 from .store import Head, Row
-
-MAX_DEPTH = 100
-"""How deep runs may be inside runs."""
 
 TAKEN_OVER = "taken over"
 """What a claim says that took a run from an owner who is gone."""

@@ -19,6 +19,7 @@ from ._chain import FORK_OF, empty_head, verified
 from ._checkpoints import STATES, Checkpoint, checkpoints, message
 from ._duration import Duration, seconds
 from ._engine import Engine
+from ._family import top_of
 from ._ids import checked_run_id
 from ._journal import Journal
 from ._letters import moved_children
@@ -178,7 +179,7 @@ def runs(
     before = None if idle is None else engine.clock.now_us() - int(seconds(idle, "idle") * 1e6)
     stored = tuple("running" if each == STOPPED else each for each in statuses)
     query = Query(statuses=stored, agent=agent, tags=tuple(tags.items()), idle_before_us=before, limit=limit)
-    found = (summary(engine, head) for head in _pages(engine, query) if queue in (None, head.queue))
+    found = (summary(engine, head) for head in _pages(engine, query) if queue is None or top_of(engine.store, head).queue == queue)
     living = STOPPED not in statuses or "running" in statuses
     return list(islice((run for run in found if living or run.status != "running" or not run.owner_lives), limit))
 
@@ -317,13 +318,10 @@ def _good_before(engine: Engine, run_id: str, seq: int) -> list[rec.Record]:
     """The records before one that the store itself has found to be damaged."""
     good: list[rec.Record] = []
     with contextlib.suppress(Damaged):  # the head, at the latest, is not theirs
-        for _, record in verified(empty_head(run_id), [row for row in _strays(engine, run_id) if _is_before(row.seq, seq)]):
+        before = [row for row in _strays(engine, run_id) if isinstance(row.seq, int) and row.seq < seq]  # a damaged one may be text
+        for _, record in verified(empty_head(run_id), before):
             good.append(record)
     return good
-
-
-def _is_before(number: object, seq: int) -> bool:
-    return isinstance(number, int) and number < seq
 
 
 def checkpoint_of(records: Sequence[rec.Record]) -> str:

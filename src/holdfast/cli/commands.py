@@ -11,6 +11,7 @@ from typer.core import TyperCommand
 
 from holdfast import __version__ as holdfast_version
 from holdfast import _inspect, _roster
+from holdfast._family import top_of
 from holdfast.cli import artifacts, comparing, moving, stopping, timetravel, views, working
 from holdfast.cli import doctor as doctoring
 from holdfast.cli.exits import MEANINGS, Exit
@@ -137,7 +138,7 @@ def show(
         if at is None:
             view, head = holdfast.show(run), holdfast.store.head(run)
             unserved = _roster.unserved(holdfast.engine, [head] if head is not None else [])
-            held = stopping.held_over(holdfast.held(), head)
+            held = stopping.held_over(holdfast.held(), head and top_of(holdfast.store, head))
             page = [*views.run_page(view, screen.setting()), *unserved_line(unserved), *stopping.held_footer(held, screen.setting())]
             screen.say(page, store=holdfast.store.url, run=view, held=held)
         else:
