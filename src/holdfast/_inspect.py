@@ -318,8 +318,9 @@ def _good_before(engine: Engine, run_id: str, seq: int) -> list[rec.Record]:
     """The records before one that the store itself has found to be damaged."""
     good: list[rec.Record] = []
     with contextlib.suppress(Damaged):  # the head, at the latest, is not theirs
-        before = [row for row in _strays(engine, run_id) if isinstance(row.seq, int) and row.seq < seq]  # a damaged one may be text
-        for _, record in verified(empty_head(run_id), before):
+        for row, record in verified(empty_head(run_id), _strays(engine, run_id)):
+            if row.seq >= seq:
+                break
             good.append(record)
     return good
 
