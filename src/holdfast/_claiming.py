@@ -13,7 +13,7 @@ from itertools import chain
 from ._chain import CHILD_OF
 from ._deaths import MAX_DEPTH
 from ._engine import Engine
-from ._fitting import is_held_up, is_misfit, tries
+from ._fitting import is_held_up, is_misfit, is_stopped_by, tries
 from ._waking import woken
 from .errors import Damaged
 from .store import Head, Query, Roster
@@ -178,13 +178,18 @@ class Misfits:
 
 
 def _topmost(engine: Engine, head: Head) -> Head | None:
-    """The run that must be taken for this one to go on; None where somebody has it already."""
+    """The run that must be taken for this one to go on; None where somebody has it already, or something has stopped it."""
     for _ in range(MAX_DEPTH):
         parent = json.loads(head.tags).get(CHILD_OF)
         above = engine.store.head(parent) if parent else None
         if above is None or above.status in ("done", "cancelled"):
             return head
-        if above.owner is not None and engine.observer.life_of(above.owner) == "alive":
+        if not _goes_on_with(above, head) or (above.owner is not None and engine.observer.life_of(above.owner) == "alive"):
             return None
         head = above
     return None
+
+
+def _goes_on_with(above: Head, inside: Head) -> bool:
+    """Whether a run may be taken because one inside it can go on; one that failed, only where that one alone had stopped it."""
+    return above.status in ("queued", "running", "waiting") or is_stopped_by(above, inside.run_id)

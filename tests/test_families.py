@@ -1,0 +1,102 @@
+"""A run inside another one goes on with that one: never against what has stopped it, and never as one more where runs are counted."""
+
+from __future__ import annotations
+
+import pytest
+
+import holdfast as hf
+from agents_for_tests.sites import HandClock
+from holdfast import Holdfast
+from holdfast import _records as rec
+from holdfast._claiming import claimable
+from holdfast._deaths import MOST_LOST
+from holdfast._journal import Journal
+from holdfast._turns import QUEUE
+from holdfast._worker import Worker
+from holdfast.store import Store
+from holdfast.stores.memory import MemoryStore
+
+LEASE_S = 15.0
+GONE = "far.gone"
+AGENTS = ("parent", "child")
+
+
+@hf.agent
+async def parent(nr: int = 1) -> int:
+    return await child(nr)
+
+
+@hf.agent
+async def child(nr: int = 1) -> int:
+    return nr
+
+
+def write(store: Store, run_id: str, *records: rec.Record) -> None:
+    found = store.load(run_id)
+    journal = Journal.load(*found) if found else Journal(run_id)
+    assert store.append([journal.seal(records, at_us=1)]) == [None]
+
+
+def begun(store: Store, owner: str = GONE, *, queue: str = QUEUE) -> None:
+    """A run with one inside it, both of one owner."""
+    inside = rec.ChildStarted(step_id="1", child="top.1", name="child", fingerprint="1:f")
+    write(store, "top", rec.RunStarted(agent="parent", fingerprint="1:f", origin="top", owner=owner, queue=queue), inside)
+    above, tags = {"run": "top", "step": "1"}, {"child_of": "top"}
+    write(store, "top.1", rec.RunStarted(agent="child", fingerprint="1:f", origin="top", owner=owner, parent=above, tags=tags))
+
+
+def taken(app: Holdfast, clock: HandClock) -> list[str]:
+    """What a worker may take once everybody who fell silent counts as gone."""
+    list(claimable(app.engine, AGENTS, [QUEUE]))
+    clock.ahead_s += LEASE_S + 1
+    return [head.run_id for head in claimable(app.engine, AGENTS, [QUEUE])]
+
+
+STOPPED = [
+    rec.RunBlocked(error={"type": "DeadlyRun", "message": "3 processes died"}),
+    rec.RunPaused(by="ann"),
+    rec.RunFailed(error={"type": "ValueError", "message": "card declined"}),
+    rec.RunFailed(error={"type": "ChildStopped", "message": "child run 'top.2' stopped: it is blocked"}),
+]
+GOES_ON = [
+    rec.RunResumed(owner=GONE, why="taken over"),
+    rec.RunReleased(reason="its worker stops"),
+    rec.RunWaiting(waits="child"),
+    rec.RunFailed(error={"type": "ChildStopped", "message": "child run 'top.1' stopped: it was blocked"}),
+]
+INSIDE = [
+    rec.RunResumed(owner=GONE, why="taken over"),
+    rec.RunWaiting(waits="a time", wake_us=1),
+    rec.RunReleased(reason="resumed by ann"),
+]
+
+
+@pytest.mark.parametrize("inside", INSIDE, ids=lambda record: record.kind)
+@pytest.mark.parametrize(("above", "found"), [*((one, []) for one in STOPPED), *((one, ["top"]) for one in GOES_ON)])
+def test_a_run_is_taken_for_one_inside_it_unless_something_else_has_stopped_it(
+    above: rec.Record, found: list[str], inside: rec.Record
+) -> None:
+    clock = HandClock()
+    with Holdfast(store := MemoryStore(), clock=clock, lease=LEASE_S) as app:
+        begun(store)
+        write(store, "top.1", inside)
+        write(store, "top", above)
+        assert taken(app, clock) == found
+
+
+def test_a_run_that_kills_whoever_executes_it_is_set_aside_once_though_one_inside_it_has_lost_its_owner() -> None:
+    clock = HandClock()
+    with Holdfast(store := MemoryStore(), clock=clock, lease=LEASE_S) as app:
+        begun(store)
+        for nr in range(MOST_LOST):
+            for run_id in ("top", "top.1"):
+                write(store, run_id, rec.RunResumed(owner=f"far.{nr}", why="taken over", silent=True))
+        assert taken(app, clock) == ["top"]
+        worker = Worker(app.engine, [parent, child], concurrency=1)
+        assert list(worker._orders(1)) == []
+        assert app.show("top").status == "blocked"
+        again = Worker(app.engine, [parent, child], concurrency=1)
+        assert list(again._orders(1)) == []
+        assert taken(app, clock) == []
+        write(store, "top", rec.RunResumed(owner="", why="resume by ann"))
+        assert taken(app, clock) == ["top"]
