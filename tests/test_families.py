@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+from typing import cast
+
 import pytest
 
 import holdfast as hf
 from agents_for_tests.sites import HandClock
 from holdfast import Holdfast
 from holdfast import _records as rec
+from holdfast._chain import record_of
 from holdfast._claiming import claimable
 from holdfast._deaths import MOST_LOST
 from holdfast._journal import Journal
@@ -15,10 +20,13 @@ from holdfast._turns import QUEUE
 from holdfast._worker import Worker
 from holdfast.store import Store
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
 
+BOUND_S = 20
 LEASE_S = 15.0
 GONE = "far.gone"
 AGENTS = ("parent", "child")
+BEGUN = ("run.started", "child.started")
 
 
 @hf.agent
@@ -37,12 +45,15 @@ def write(store: Store, run_id: str, *records: rec.Record) -> None:
     assert store.append([journal.seal(records, at_us=1)]) == [None]
 
 
-def begun(store: Store, owner: str = GONE, *, queue: str = QUEUE) -> None:
-    """A run with one inside it, both of one owner."""
-    inside = rec.ChildStarted(step_id="1", child="top.1", name="child", fingerprint="1:f")
-    write(store, "top", rec.RunStarted(agent="parent", fingerprint="1:f", origin="top", owner=owner, queue=queue), inside)
-    above, tags = {"run": "top", "step": "1"}, {"child_of": "top"}
-    write(store, "top.1", rec.RunStarted(agent="child", fingerprint="1:f", origin="top", owner=owner, parent=above, tags=tags))
+def begun(store: Store) -> None:
+    """A run with one inside it, as far as both have begun, of an owner who is gone."""
+    with Holdfast(MemoryStore()) as elsewhere:
+        elsewhere.run(parent, run_id="top")
+        for run_id in ("top", "top.1"):
+            found = elsewhere.store.load(run_id)
+            assert found is not None
+            records = [record_of(row) for row in found[1]]
+            write(store, run_id, *(one.but(owner=GONE) if one.kind == "run.started" else one for one in records if one.kind in BEGUN))
 
 
 def taken(app: Holdfast, clock: HandClock) -> list[str]:
@@ -100,3 +111,33 @@ def test_a_run_that_kills_whoever_executes_it_is_set_aside_once_though_one_insid
         assert taken(app, clock) == []
         write(store, "top", rec.RunResumed(owner="", why="resume by ann"))
         assert taken(app, clock) == ["top"]
+
+
+def opened(kind: str, folder: Path, request: pytest.FixtureRequest) -> Store:
+    if kind == "postgres":
+        return cast("Store", request.getfixturevalue("postgres_store"))
+    return SqliteStore(folder / "runs.db") if kind == "sqlite" else MemoryStore()
+
+
+@pytest.mark.parametrize("limit", [hf.Limit(queue=QUEUE, running=1), hf.Limit(agent="parent", running=1)], ids=lambda limit: limit.queue)
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
+def test_a_family_whose_owner_is_gone_is_taken_over_though_a_limit_lets_one_run_execute(
+    limit: hf.Limit, kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    store = opened(kind, tmp_path, request)
+    clock = HandClock()
+
+    async def main(app: Holdfast) -> None:
+        worker = Worker(app.engine, [parent, child], concurrency=2)
+        working = asyncio.create_task(worker.work())
+        async with asyncio.timeout(BOUND_S):
+            while app.show("top").status != "done":
+                await asyncio.sleep(0.01)
+                clock.ahead_s += LEASE_S / 10
+        worker.stop()
+        await working
+
+    with Holdfast(store, clock=clock, lease=LEASE_S, limits=[limit]) as app:
+        begun(store)
+        asyncio.run(main(app))
+        assert app.show("top.1").status == "done"
