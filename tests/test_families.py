@@ -13,9 +13,10 @@ from agents_for_tests.sites import HandClock
 from holdfast import Holdfast
 from holdfast import _records as rec
 from holdfast._chain import record_of
-from holdfast._claiming import claimable
-from holdfast._deaths import MOST_LOST
+from holdfast._claiming import Orphans, _put_back, claimable
+from holdfast._deaths import MOST_LOST, deaths
 from holdfast._journal import Journal
+from holdfast._roster import in_line, unserved
 from holdfast._turns import QUEUE
 from holdfast._worker import Worker
 from holdfast.store import Store
@@ -141,3 +142,68 @@ def test_a_family_whose_owner_is_gone_is_taken_over_though_a_limit_lets_one_run_
         begun(store)
         asyncio.run(main(app))
         assert app.show("top.1").status == "done"
+
+
+# --- runs of the gone that nobody here can go on with ---------------------------------------------------------------
+
+STRANGE = rec.RunStarted(agent="strange", fingerprint="1:f", origin="old", owner=GONE, queue=QUEUE)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_run_of_the_gone_whose_agent_nobody_has_is_put_back_in_line_and_holds_no_place(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    store, clock = opened(kind, tmp_path, request), HandClock()
+
+    async def main(app: Holdfast) -> None:
+        worker = Worker(app.engine, [child], concurrency=1)
+        working = asyncio.create_task(worker.work())
+        async with asyncio.timeout(BOUND_S):
+            while app.show("new").status != "done":
+                await asyncio.sleep(0.01)
+                clock.ahead_s += LEASE_S / 10
+            assert unserved(app.engine, in_line(app.engine)) == {"no worker has agent strange": 1}
+        worker.stop()
+        await working
+
+    with Holdfast(store, clock=clock, lease=LEASE_S, limits=[hf.Limit(queue=QUEUE, running=1)]) as app:
+        write(store, "old", STRANGE)
+        app.submit(child, 1, run_id="new")
+        asyncio.run(main(app))
+        head = store.head("old")
+        assert head is not None
+        assert (head.status, head.owner) == ("queued", None)
+        assert "does not have agent strange" in head.note
+
+
+def test_a_run_of_the_living_or_of_another_queue_stays_where_it_is() -> None:
+    clock = HandClock()
+    with Holdfast(store := MemoryStore(), clock=clock, lease=LEASE_S) as app:
+        write(store, "elsewhere", STRANGE.but(queue="other"))
+        write(store, "living", STRANGE.but(owner="far.living"))
+        store.enroll("far.living")
+        stood = [store.load("elsewhere"), store.load("living")]
+        orphans = Orphans(app.engine)
+        for _ in range(20):
+            store.renew("far.living")
+            assert list(claimable(app.engine, AGENTS, [QUEUE], orphans)) == []
+            clock.ahead_s += LEASE_S / 5
+        assert [store.load("elsewhere"), store.load("living")] == stood
+
+
+def test_a_run_that_was_taken_meanwhile_is_not_put_back() -> None:
+    with Holdfast(store := MemoryStore()) as app:
+        write(store, "old", STRANGE)
+        seen = store.head("old")
+        assert seen is not None
+        write(store, "old", rec.RunResumed(owner="far.other", why="taken over"))
+        _put_back(app.engine, seen)
+        head = store.head("old")
+        assert head is not None
+        assert (head.owner, head.seq) == ("far.other", 2)
+
+
+def test_that_a_run_was_put_back_in_line_does_not_hide_that_it_kills() -> None:
+    back = (rec.RunResumed(owner="", why="taken over"), rec.RunReleased(reason="its process is gone"))
+    again = (*back, rec.RunResumed(owner="w", why="queued"))
+    assert len(deaths(Journal("old").seal([STRANGE, *again, *again, *back], at_us=1).rows)) == 3

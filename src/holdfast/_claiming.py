@@ -6,16 +6,21 @@ A child run goes on inside the run that had called it, so the topmost run of a f
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from heapq import merge
 from itertools import chain
 
+from . import _records as rec
 from ._chain import CHILD_OF
-from ._deaths import MAX_DEPTH
+from ._deaths import MAX_DEPTH, TAKEN_OVER
 from ._engine import Engine
 from ._fitting import is_held_up, is_misfit, is_stopped_by, tries
+from ._journal import Journal
+from ._runner import silent
 from ._waking import woken
-from .errors import Damaged
+from .errors import Damaged, LeaseLost, Stopped
 from .store import Head, Query, Roster
 
 PAGE = 50
@@ -43,6 +48,9 @@ MISFITS_PAGE = 500
 MOST_KNOWN = 100_000
 """Runs that wait for fitting code of which is remembered whether this one has been tried."""
 
+log = logging.getLogger("holdfast")
+
+
 def claimable(
     engine: Engine, agents: Sequence[str], queues: Sequence[str], orphans: Orphans | None = None, misfits: Misfits | None = None
 ) -> Iterator[Head]:  # fmt: skip
@@ -51,9 +59,28 @@ def claimable(
     orphaned, waiting = (orphans or Orphans(engine)).found(), misfits.found() if misfits is not None else ()
     for head in chain(orphaned, woken(engine, agent=None), waiting, *(_in_line(engine, queue, agents) for queue in queues)):
         top = _topmost(engine, head)
-        if top is not None and top.agent in agents and top.queue in queues and top.run_id not in seen:
-            seen.add(top.run_id)
+        if top is None or top.queue not in queues or top.run_id in seen:
+            continue
+        seen.add(top.run_id)
+        if top.agent in agents:
             yield top
+        elif top.owner is not None:
+            _put_back(engine, top)
+
+
+def _put_back(engine: Engine, head: Head) -> None:
+    """Put a run of an owner who is gone back in line: nobody here has its code, and as it stands it would keep its place in a limit."""
+    with suppress(LeaseLost, Damaged):  # somebody else has taken it meanwhile; what is damaged is told by others
+        found = engine.store.load(head.run_id)
+        if found is None or (found[0].epoch, found[0].seq) != (head.epoch, head.seq):
+            return
+        resumed = rec.RunResumed(owner="", why=TAKEN_OVER, silent=silent(engine, head))
+        reason = f"its process {head.owner} is gone; it was found by a worker that does not have agent {head.agent}"
+        try:
+            engine.committer.commit(Journal.load(*found), [resumed, rec.RunReleased(reason=reason)])
+        except Stopped as stopped:
+            raise stopped.error from stopped
+        log.warning("run %s is put back in line: %s", head.run_id, reason)
 
 
 def _in_line(engine: Engine, queue: str, agents: Sequence[str]) -> Iterator[Head]:
