@@ -19,6 +19,7 @@ from ._packing import MARK
 from ._turns import QUEUE, turn_of, turn_since
 from .codec.fingerprint import args_match
 from .errors import Damaged
+from .store import CHILD_OF as CHILD_OF  # noqa: PLC0414 (it is recorded with the run, and looked for here)
 from .store import Head, Row
 
 GENESIS = b"\0" * 32
@@ -27,8 +28,6 @@ FORK_OF = "fork_of"
 
 CONTINUED = rec.RunContinued.kind
 TRANSFERS = frozenset({rec.RunSealed.kind, rec.RunMoved.kind, rec.RunArrived.kind, rec.RunUnsealed.kind})
-CHILD_OF = "child_of"
-"""The tag that names the run which called another one; it is recorded with it."""
 
 _head: Callable[[tuple[Any, ...]], Head] = partial(tuple.__new__, Head)
 

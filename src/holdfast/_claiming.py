@@ -5,15 +5,21 @@ A child run goes on inside the run that had called it, so the topmost run of a f
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from heapq import merge
 from itertools import chain
 
+from . import _records as rec
+from ._deaths import TAKEN_OVER
 from ._engine import Engine
 from ._family import MAX_DEPTH, parent_of
-from ._fitting import is_held_up, is_misfit, tries
+from ._fitting import is_held_up, is_misfit, is_stopped_by, tries
+from ._journal import Journal
+from ._runner import silent
 from ._waking import woken
-from .errors import Damaged
+from .errors import Damaged, LeaseLost, Stopped
 from .store import Head, Query, Roster
 
 PAGE = 50
@@ -41,8 +47,7 @@ MISFITS_PAGE = 500
 MOST_KNOWN = 100_000
 """Runs that wait for fitting code of which is remembered whether this one has been tried."""
 
-HELD = ("blocked", "paused")
-"""What a run is with which nobody goes on by himself."""
+log = logging.getLogger("holdfast")
 
 
 def claimable(
@@ -53,11 +58,28 @@ def claimable(
     orphaned, waiting = (orphans or Orphans(engine)).found(), misfits.found() if misfits is not None else ()
     for head in chain(orphaned, woken(engine, agent=None), waiting, *(_in_line(engine, queue, agents) for queue in queues)):
         top = _topmost(engine, head)
-        if top is None or (top.status in HELD and top.run_id != head.run_id):  # a child that can go on is no reason to try its parent
+        if top is None or top.queue not in queues or top.run_id in seen:
             continue
-        if top.agent in agents and top.queue in queues and top.run_id not in seen:
-            seen.add(top.run_id)
+        seen.add(top.run_id)
+        if top.agent in agents:
             yield top
+        elif top.owner is not None:
+            _put_back(engine, top)
+
+
+def _put_back(engine: Engine, head: Head) -> None:
+    """Put a run of an owner who is gone back in line: nobody here has its code, and as it stands it would keep its place in a limit."""
+    with suppress(LeaseLost, Damaged):  # somebody else has taken it meanwhile; what is damaged is told by others
+        found = engine.store.load(head.run_id)
+        if found is None or (found[0].epoch, found[0].seq) != (head.epoch, head.seq):
+            return
+        resumed = rec.RunResumed(owner="", why=TAKEN_OVER, silent=silent(engine, head))
+        reason = f"its process {head.owner} is gone; it was found by a worker that does not have agent {head.agent}"
+        try:
+            engine.committer.commit(Journal.load(*found), [resumed, rec.RunReleased(reason=reason)])
+        except Stopped as stopped:
+            raise stopped.error from stopped
+        log.warning("run %s is put back in line: %s", head.run_id, reason)
 
 
 def _in_line(engine: Engine, queue: str, agents: Sequence[str]) -> Iterator[Head]:
@@ -182,13 +204,18 @@ class Misfits:
 
 
 def _topmost(engine: Engine, head: Head) -> Head | None:
-    """The run that must be taken for this one to go on; None where somebody has it already."""
+    """The run that must be taken for this one to go on; None where somebody has it already, or something has stopped it."""
     for _ in range(MAX_DEPTH):
         parent = parent_of(head)
         above = engine.store.head(parent) if parent else None
         if above is None or above.status in ("done", "cancelled"):
             return head
-        if above.owner is not None and engine.observer.life_of(above.owner) == "alive":
+        if not _goes_on_with(above, head) or (above.owner is not None and engine.observer.life_of(above.owner) == "alive"):
             return None
         head = above
     return None
+
+
+def _goes_on_with(above: Head, inside: Head) -> bool:
+    """Whether a run may be taken because one inside it can go on; one that failed, only where that one alone had stopped it."""
+    return above.status in ("queued", "running", "waiting") or is_stopped_by(above, inside.run_id)

@@ -44,14 +44,15 @@ class Death(NamedTuple):
 def deaths(rows: Sequence[Row]) -> list[Death]:
     """The owners that were gone, one after the other, since the run last got on: no step had an outcome, and nobody let go of it.
 
-    That other code did not fit in between, and who takes the run after that, say nothing of those whose code does.
+    That other code did not fit in between, that somebody without its code put it back in line, and who takes the run after that, say
+    nothing of those whose code does.
     """
     found: list[Death] = []
     owner = ""
     unfit = False
     for row, gets_on in _getting_on(rows):
         stop = record_of(row) if row.kind in STOPS else None
-        if isinstance(stop, rec.RunBlocked | rec.RunFailed) and misfits(stop):
+        if (isinstance(stop, rec.RunBlocked | rec.RunFailed) and misfits(stop)) or (row.kind == rec.RunReleased.kind and not owner):
             unfit = True
             continue
         record = record_of(row) if row.kind in CLAIMS else None

@@ -45,6 +45,11 @@ def is_held_up(head: Head) -> bool:
     return is_misfit(head) or (head.status == "failed" and head.note.partition(":")[0] == CHILD)
 
 
+def is_stopped_by(head: Head, child: str) -> bool:
+    """Whether a run has failed because this child run could not go on."""
+    return head.status == "failed" and head.note.startswith(f"{CHILD}: child run {child!r} ")
+
+
 def misfits(record: rec.RunBlocked | rec.RunFailed) -> bool:
     """Whether code that does not fit ended the run here, its own or that of a child run."""
     return record.error.get("type") in (*MISFITS, CHILD)

@@ -26,6 +26,12 @@ from ._clock import Clock
 FORMAT = 1
 """Version of the stored format. A store written by a newer version is refused, an older one is migrated."""
 
+CHILD_OF = "child_of"
+"""The tag that names the run which called another one: that one executes inside it."""
+
+INSIDE = f'"{CHILD_OF}":'
+"""How the tags of such a run can be told."""
+
 
 class Row(NamedTuple):
     """One fact of one run. `body` is its JSON, `value` and `args` the encoded data it carries."""
@@ -66,7 +72,10 @@ class Head(NamedTuple):
 
 
 class Ceiling(NamedTuple):
-    """How many runs with the same `value` in a field of their head, queue, agent or lane, may have an owner at a time."""
+    """How many runs with the same `value` in a field of their head, queue, agent or lane, may have an owner at a time.
+
+    A run inside another one (`INSIDE` is in its tags) goes with that one and is not counted.
+    """
 
     field: str
     value: str

@@ -7,14 +7,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from holdfast.store import Append, Ceiling, Drawn
+from holdfast.store import INSIDE, Append, Ceiling, Drawn
 from holdfast.stores._meters import moved_on
 from holdfast.stores._postgres_line import Connection
 from holdfast.stores._postgres_text import sql_text
 
 ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast limit ' || current_schema() || ' ' || %b::text, 0))"
 OTHERS = {
-    field: f"SELECT count(*) FROM runs WHERE owner IS NOT NULL AND {field} = %b AND run_id <> %b" for field in ("queue", "agent", "lane")
+    field: f"SELECT count(*) FROM runs WHERE owner IS NOT NULL AND {field} = %b AND run_id <> %b AND strpos(tags, '{INSIDE}') = 0"
+    for field in ("queue", "agent", "lane")
 }
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 DRAW = f"""

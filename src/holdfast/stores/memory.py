@@ -12,6 +12,7 @@ from typing import BinaryIO
 from holdfast._clock import Clock
 from holdfast.errors import StoreBusy
 from holdfast.store import (
+    INSIDE,
     Append,
     Aside,
     Ceiling,
@@ -93,7 +94,7 @@ class MemoryStore:
         return None
 
     def _owned(self, ceiling: Ceiling, but: str) -> int:
-        others = (head for head in self._heads.values() if head.owner is not None and head.run_id != but)
+        others = (head for head in self._heads.values() if head.owner is not None and head.run_id != but and INSIDE not in head.tags)
         return sum(getattr(head, ceiling.field) == ceiling.value for head in others)
 
     def draw(self, meter: str, *, step_us: int, within_us: int | None, at_us: int) -> Drawn:

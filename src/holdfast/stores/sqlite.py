@@ -20,6 +20,7 @@ import apsw
 from holdfast._clock import Clock
 from holdfast.errors import StoreDamaged, StoreError
 from holdfast.store import (
+    INSIDE,
     Append,
     Aside,
     Ceiling,
@@ -92,7 +93,8 @@ OWNED = f"SELECT {FIELDS} FROM runs INDEXED BY runs_owned WHERE owner IS NOT NUL
 BEHIND = f"SELECT {FIELDS} FROM runs WHERE run_id > ?"
 DUE = f"SELECT {FIELDS} FROM runs INDEXED BY runs_due WHERE owner IS NULL AND wake_us <= ?"
 OTHERS = {
-    field: f"SELECT count(*) FROM runs INDEXED BY runs_owned WHERE owner IS NOT NULL AND {field} = ? AND run_id <> ?"
+    field: f"SELECT count(*) FROM runs INDEXED BY runs_owned WHERE owner IS NOT NULL AND {field} = ? AND run_id <> ? "
+    f"AND instr(tags, '{INSIDE}') = 0"
     for field in ("queue", "agent", "lane")
 }
 IN_TURN = f"SELECT {FIELDS} FROM runs INDEXED BY runs_turn WHERE owner IS NULL AND status = ? AND queue = ?"

@@ -75,6 +75,19 @@ class MeteredConformance:
         again = head("a", 3, epoch=3, owner="other")._replace(lane="one")
         assert store.append([Append("a", 2, 2, [row(3, epoch=3)], again, ceilings=[one])]) == [None]
 
+    @pytest.mark.parametrize(("field", "value"), [("queue", "q"), ("agent", "agent"), ("lane", "lane")])
+    def test_a_run_inside_another_one_is_not_counted(self, store: Store, field: str, value: str) -> None:
+        metered(store)
+        child = head("a.1", 1)._replace(queue="q", lane="lane", tags='{"a": "b", "child_of": "a"}')
+        alike = head("b", 1)._replace(queue="q", lane="lane", tags='{"about": "child_of"}')
+        ceiling = Ceiling(field, value, 1)
+        resting(store, "a")
+        keep(store, child)
+        assert store.append([claim("a", ceiling)]) == [None]
+        keep(store, alike)
+        again = claim("a", ceiling)._replace(epoch=2, seq=2, rows=[row(3, epoch=3)], head=head("a", 3, epoch=3)._replace(queue="q"))
+        assert store.append([again]) == [Stale(store.head("a"), full=[ceiling])]
+
     def test_who_is_stale_is_told_that_and_not_that_there_is_no_room(self, store: Store) -> None:
         metered(store)
         resting(store, "a")

@@ -1,0 +1,209 @@
+"""A run inside another one goes on with that one: never against what has stopped it, and never as one more where runs are counted."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+import holdfast as hf
+from agents_for_tests.sites import HandClock
+from holdfast import Holdfast
+from holdfast import _records as rec
+from holdfast._chain import record_of
+from holdfast._claiming import Orphans, _put_back, claimable
+from holdfast._deaths import MOST_LOST, deaths
+from holdfast._journal import Journal
+from holdfast._roster import in_line, unserved
+from holdfast._turns import QUEUE
+from holdfast._worker import Worker
+from holdfast.store import Store
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
+
+BOUND_S = 20
+LEASE_S = 15.0
+GONE = "far.gone"
+AGENTS = ("parent", "child")
+BEGUN = ("run.started", "child.started")
+
+
+@hf.agent
+async def parent(nr: int = 1) -> int:
+    return await child(nr)
+
+
+@hf.agent
+async def child(nr: int = 1) -> int:
+    return nr
+
+
+def write(store: Store, run_id: str, *records: rec.Record) -> None:
+    found = store.load(run_id)
+    journal = Journal.load(*found) if found else Journal(run_id)
+    assert store.append([journal.seal(records, at_us=1)]) == [None]
+
+
+def begun(store: Store) -> None:
+    """A run with one inside it, as far as both have begun, of an owner who is gone."""
+    with Holdfast(MemoryStore()) as elsewhere:
+        elsewhere.run(parent, run_id="top")
+        for run_id in ("top", "top.1"):
+            found = elsewhere.store.load(run_id)
+            assert found is not None
+            records = [record_of(row) for row in found[1]]
+            write(store, run_id, *(one.but(owner=GONE) if one.kind == "run.started" else one for one in records if one.kind in BEGUN))
+
+
+def taken(app: Holdfast, clock: HandClock) -> list[str]:
+    """What a worker may take once everybody who fell silent counts as gone."""
+    list(claimable(app.engine, AGENTS, [QUEUE]))
+    clock.ahead_s += LEASE_S + 1
+    return [head.run_id for head in claimable(app.engine, AGENTS, [QUEUE])]
+
+
+STOPPED = [
+    rec.RunBlocked(error={"type": "DeadlyRun", "message": "3 processes died"}),
+    rec.RunPaused(by="ann"),
+    rec.RunFailed(error={"type": "ValueError", "message": "card declined"}),
+    rec.RunFailed(error={"type": "ChildStopped", "message": "child run 'top.2' stopped: it is blocked"}),
+]
+GOES_ON = [
+    rec.RunResumed(owner=GONE, why="taken over"),
+    rec.RunReleased(reason="its worker stops"),
+    rec.RunWaiting(waits="child"),
+    rec.RunFailed(error={"type": "ChildStopped", "message": "child run 'top.1' stopped: it was blocked"}),
+]
+INSIDE = [
+    rec.RunResumed(owner=GONE, why="taken over"),
+    rec.RunWaiting(waits="a time", wake_us=1),
+    rec.RunReleased(reason="resumed by ann"),
+]
+
+
+@pytest.mark.parametrize("inside", INSIDE, ids=lambda record: record.kind)
+@pytest.mark.parametrize(("above", "found"), [*((one, []) for one in STOPPED), *((one, ["top"]) for one in GOES_ON)])
+def test_a_run_is_taken_for_one_inside_it_unless_something_else_has_stopped_it(
+    above: rec.Record, found: list[str], inside: rec.Record
+) -> None:
+    clock = HandClock()
+    with Holdfast(store := MemoryStore(), clock=clock, lease=LEASE_S) as app:
+        begun(store)
+        write(store, "top.1", inside)
+        write(store, "top", above)
+        assert taken(app, clock) == found
+
+
+def test_a_run_that_kills_whoever_executes_it_is_set_aside_once_though_one_inside_it_has_lost_its_owner() -> None:
+    clock = HandClock()
+    with Holdfast(store := MemoryStore(), clock=clock, lease=LEASE_S) as app:
+        begun(store)
+        for nr in range(MOST_LOST):
+            for run_id in ("top", "top.1"):
+                write(store, run_id, rec.RunResumed(owner=f"far.{nr}", why="taken over", silent=True))
+        assert taken(app, clock) == ["top"]
+        worker = Worker(app.engine, [parent, child], concurrency=1)
+        assert list(worker._orders(1)) == []
+        assert app.show("top").status == "blocked"
+        again = Worker(app.engine, [parent, child], concurrency=1)
+        assert list(again._orders(1)) == []
+        assert taken(app, clock) == []
+        write(store, "top", rec.RunResumed(owner="", why="resume by ann"))
+        assert taken(app, clock) == ["top"]
+
+
+def opened(kind: str, folder: Path, request: pytest.FixtureRequest) -> Store:
+    if kind == "postgres":
+        return cast("Store", request.getfixturevalue("postgres_store"))
+    return SqliteStore(folder / "runs.db") if kind == "sqlite" else MemoryStore()
+
+
+@pytest.mark.parametrize("limit", [hf.Limit(queue=QUEUE, running=1), hf.Limit(agent="parent", running=1)], ids=lambda limit: limit.queue)
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
+def test_a_family_whose_owner_is_gone_is_taken_over_though_a_limit_lets_one_run_execute(
+    limit: hf.Limit, kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    store = opened(kind, tmp_path, request)
+    clock = HandClock()
+
+    async def main(app: Holdfast) -> None:
+        worker = Worker(app.engine, [parent, child], concurrency=2)
+        working = asyncio.create_task(worker.work())
+        async with asyncio.timeout(BOUND_S):
+            while app.show("top").status != "done":
+                await asyncio.sleep(0.01)
+                clock.ahead_s += LEASE_S / 10
+        worker.stop()
+        await working
+
+    with Holdfast(store, clock=clock, lease=LEASE_S, limits=[limit]) as app:
+        begun(store)
+        asyncio.run(main(app))
+        assert app.show("top.1").status == "done"
+
+
+# --- runs of the gone that nobody here can go on with ---------------------------------------------------------------
+
+STRANGE = rec.RunStarted(agent="strange", fingerprint="1:f", origin="old", owner=GONE, queue=QUEUE)
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_a_run_of_the_gone_whose_agent_nobody_has_is_put_back_in_line_and_holds_no_place(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    store, clock = opened(kind, tmp_path, request), HandClock()
+
+    async def main(app: Holdfast) -> None:
+        worker = Worker(app.engine, [child], concurrency=1)
+        working = asyncio.create_task(worker.work())
+        async with asyncio.timeout(BOUND_S):
+            while app.show("new").status != "done":
+                await asyncio.sleep(0.01)
+                clock.ahead_s += LEASE_S / 10
+            assert unserved(app.engine, in_line(app.engine)) == {"no worker has agent strange": 1}
+        worker.stop()
+        await working
+
+    with Holdfast(store, clock=clock, lease=LEASE_S, limits=[hf.Limit(queue=QUEUE, running=1)]) as app:
+        write(store, "old", STRANGE)
+        app.submit(child, 1, run_id="new")
+        asyncio.run(main(app))
+        head = store.head("old")
+        assert head is not None
+        assert (head.status, head.owner) == ("queued", None)
+        assert "does not have agent strange" in head.note
+
+
+def test_a_run_of_the_living_or_of_another_queue_stays_where_it_is() -> None:
+    clock = HandClock()
+    with Holdfast(store := MemoryStore(), clock=clock, lease=LEASE_S) as app:
+        write(store, "elsewhere", STRANGE.but(queue="other"))
+        write(store, "living", STRANGE.but(owner="far.living"))
+        store.enroll("far.living")
+        stood = [store.load("elsewhere"), store.load("living")]
+        orphans = Orphans(app.engine)
+        for _ in range(20):
+            store.renew("far.living")
+            assert list(claimable(app.engine, AGENTS, [QUEUE], orphans)) == []
+            clock.ahead_s += LEASE_S / 5
+        assert [store.load("elsewhere"), store.load("living")] == stood
+
+
+def test_a_run_that_was_taken_meanwhile_is_not_put_back() -> None:
+    with Holdfast(store := MemoryStore()) as app:
+        write(store, "old", STRANGE)
+        seen = store.head("old")
+        assert seen is not None
+        write(store, "old", rec.RunResumed(owner="far.other", why="taken over"))
+        _put_back(app.engine, seen)
+        head = store.head("old")
+        assert head is not None
+        assert (head.owner, head.seq) == ("far.other", 2)
+
+
+def test_that_a_run_was_put_back_in_line_does_not_hide_that_it_kills() -> None:
+    back = (rec.RunResumed(owner="", why="taken over"), rec.RunReleased(reason="its process is gone"))
+    again = (*back, rec.RunResumed(owner="w", why="queued"))
+    assert len(deaths(Journal("old").seal([STRANGE, *again, *again, *back], at_us=1).rows)) == 3
