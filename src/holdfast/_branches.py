@@ -109,6 +109,10 @@ def first(*branches: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
     return _raced(scope, scope.reserve(), branches)
 
 
+class Quit(Unwinding):
+    """Its cause would end the process. In a worker it takes down the run alone: out of a task, the cause itself would end the loop."""
+
+
 def reserved_group(scope: Scope, verb: str) -> str:
     """The step id of a group of branches, under which nothing is recorded itself: a step that was would never be asked for."""
     step_id = scope.reserve()
@@ -138,6 +142,10 @@ def _start(
             place.set(scope)
             try:
                 return await branch()
+            except (SystemExit, KeyboardInterrupt) as error:
+                if parent.run.in_worker:
+                    raise Quit from error
+                raise
             finally:
                 group.ended += 1
                 scope.close()

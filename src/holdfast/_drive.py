@@ -19,6 +19,8 @@ from .store import Transaction
 
 T = TypeVar("T")
 
+FROM_WITHIN = "the body was cancelled from within: something it awaited had been cancelled"
+
 
 class Witness(Protocol):
     """Whoever tests agents: sees every body begin and end, and lets pauses pass in a time of its own."""
@@ -214,7 +216,7 @@ async def _invoke_async(command: Invoke, task: asyncio.Task[Any] | None) -> Any:
         return await _within(result, command.timeout_s)
     except asyncio.CancelledError as error:
         if task is not None and not task.cancelling():
-            raise RuntimeError("the body was cancelled from within: something it awaited had been cancelled") from error
+            raise RuntimeError(FROM_WITHIN) from error
         raise
     finally:
         command.body.over = True
@@ -235,6 +237,8 @@ def _invoke_blocking(command: Invoke) -> Any:
     try:
         fn = command.fn if witness is None else witness.body(command)
         return fn(*command.args, **command.kwargs)
+    except asyncio.CancelledError as error:
+        raise RuntimeError(FROM_WITHIN) from error
     finally:
         command.body.over = True
         place.reset(token)

@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from . import _records as rec
 from ._asking import closing
+from ._branches import Quit
 from ._calls import Call, Spec, shown_call
 from ._clock import to_datetime
 from ._code import print_of
@@ -24,8 +27,9 @@ from ._replay import CLEANUP, DIED, UNDO, History
 from ._run import A_TIME, Run
 from ._steps import life
 from ._undo import asked_by_failure, take_back
-from .codec.failures import failure
+from .codec.failures import failure, told
 from .errors import (
+    BranchLost,
     BudgetExceeded,
     Cancelled,
     ChildStopped,
@@ -39,6 +43,7 @@ from .errors import (
     ReplayMismatch,
     ResultNotKept,
     RunCancelled,
+    RunFailed,
     RunInterrupted,
     RunPaused,
     RunWaiting,
@@ -101,6 +106,7 @@ def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended
     """Record how the run ended here, and give its result or raise what ended it."""
     if ended is None and isinstance(outcome, Raised):
         ended = outcome.error
+    ended = _as_failure(run, ended)
     if _to_be_undone(run, agent, ended):
         ended = yield from _undone(run, ended)
     match ended:
@@ -125,14 +131,40 @@ def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended
         case Exception():
             yield from _refuse_unasked(run, ended)
             escaped = sorted(set(_blamed(run.id, ended)))
-            yield _left(run, rec.RunFailed(error=failure(ended), escaped=escaped))
+            yield _left(run, rec.RunFailed(error=failure(_source(run, ended)), escaped=escaped))
             at = f" at step {', '.join(escaped)}" if escaped else ""
             ended.add_note(f"run {run.id!r} failed{at}; finished steps are kept, and the same line again goes on from there")
             raise ended
         case _:
             with contextlib.suppress(Unwinding):  # an interruption stays what it is, even where it cannot be recorded
-                yield _left(run, rec.RunReleased(reason=f"interrupted by {type(ended).__name__}"))
+                yield _left(run, run.leaving or rec.RunReleased(reason=f"interrupted by {type(ended).__name__}"))
             raise ended
+
+
+def _as_failure(run: Run, ended: BaseException | None) -> BaseException | None:
+    """In a worker, code that raises what would end the process has failed, so its run goes round no further; not where it is broken off."""
+    cause = ended.__cause__ if isinstance(ended, Quit) else ended
+    if cause is None or isinstance(cause, Exception | Unwinding | BranchLost) or not _is_own_doing(run) or is_ctrl_c(cause):
+        return ended
+    failed = RunFailed(run.id, told(cause))
+    failed.__cause__ = cause
+    return failed
+
+
+def _is_own_doing(run: Run) -> bool:
+    """Whether nobody but the code itself can have broken off a run of a worker."""
+    return run.in_worker and run.leaving is None and not run.was_cancelled
+
+
+def is_ctrl_c(error: BaseException) -> bool:
+    """Whether it may be the Ctrl-C of whoever sits there, which Python raises wherever its main thread is at that moment."""
+    here = threading.current_thread() is threading.main_thread()
+    return isinstance(error, KeyboardInterrupt) and here and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def _source(run: Run, error: Exception) -> BaseException:
+    """What is recorded of an error: of one that only says that this very run has failed, its cause."""
+    return error.__cause__ if isinstance(error, RunFailed) and error.run_id == run.id and error.__cause__ is not None else error
 
 
 def _close_children(run: Run) -> None:
@@ -274,6 +306,8 @@ def _did_it_happen(step_id: str, history: History) -> str:
 
 
 def _stopped(run: Run, error: HoldfastError) -> rec.Record:
+    if isinstance(error, RunInterrupted) and _is_own_doing(run):
+        return rec.RunFailed(error=failure(error))
     if isinstance(error, RunInterrupted):
         return rec.RunReleased(reason=f"interrupted: step {error.step_id} was cancelled from outside")
     agent = run.agent if isinstance(error, ReplayMismatch | UndecodableResult | ChildStopped) else None

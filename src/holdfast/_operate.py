@@ -26,7 +26,8 @@ from ._letters import tell_parent
 from ._replay import Question
 from ._runner import escaped, silent
 from .budget import Budget, shown
-from .errors import LeaseLost, Refusal, UnknownAgent, Unwinding
+from .codec.failures import told
+from .errors import LeaseLost, Refusal, StoreError, UnknownAgent, Unwinding
 from .store import Head, Row
 
 MAX_TRIES = 20
@@ -387,6 +388,10 @@ def order_for(
         args, kwargs = named[0].orders.give_back(started.args or b"{}")
     except ValueError as error:
         raise UnfitArguments(run_id, head.agent, str(error)) from error
+    except (StoreError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise UnfitArguments(run_id, head.agent, told(error)) from error
     return Order(agent=named[0], run_id=run_id, args=args, kwargs=kwargs, wait=wait, recorded_arguments=True)
 
 

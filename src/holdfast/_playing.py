@@ -39,7 +39,7 @@ async def play_async(engine: Engine, order: Order, run: Run) -> Any:
             outcome = Raised(error)
         if run.started_here:
             outcome = await _joined(run, scope, outcome)
-        run.root = None
+        run.root, run.was_cancelled = None, task.cancelling() > before
         for _ in range(run.root_cancels):
             task.uncancel()  # what the engine did to unwind the code is not a cancellation from outside
         try:

@@ -296,7 +296,7 @@ class Run:
         self.cancelling: Cancelled | None = None
         self.leaving: rec.RunReleased | rec.RunPaused | None = None  # what is recorded once no step is under way
         self.undo = Undoing(journal.undoing)
-        self.concluding = self.holding = False  # holding: outcomes of safe steps may wait for the next flush
+        self.concluding = self.was_cancelled = self.in_worker = self.holding = False  # holding: outcomes may wait for the next flush
         self.heard: set[int] = set()
         self.taking: list[int] = []
         self.stale: list[int] = []

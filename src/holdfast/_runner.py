@@ -221,6 +221,7 @@ def _acquired(engine: Engine, order: Order, news: News) -> Errand:
             above=order.nested.call.scope if order.nested else None,
         )  # fmt: skip
         run.wait_s = engine.meter.wait_s
+        run.in_worker = run.above.run.in_worker if run.above is not None else not order.patient
         run.agent, run.holding = order.agent, order.agent.durability == "milestone"
         return run
 

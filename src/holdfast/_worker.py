@@ -17,6 +17,7 @@ from ._claiming import Misfits, Orphans, claimable
 from ._code import print_of
 from ._deaths import TAKEN_OVER, Death, deaths_of, too_deadly
 from ._decorators import Agent
+from ._ending import is_ctrl_c
 from ._engine import Engine, Order
 from ._heeding import Heeding
 from ._inspect import loaded
@@ -27,7 +28,7 @@ from ._roster import forget_dead, introduction
 from ._runner import Elsewhere, attend_async, attend_blocking, silent
 from ._scheduling import Timetable
 from ._turns import QUEUE
-from .codec.failures import failure
+from .codec.failures import failure, told
 from .errors import (
     HoldfastError,
     LeaseLost,
@@ -171,6 +172,9 @@ class Worker:
         except StoreError as error:
             log.warning("the store cannot be read, trying again in %g s: %s", AWAY_S, error)
             return AWAY_S
+        except Exception:
+            log.exception("runs cannot be looked for, trying again in %g s", AWAY_S)
+            return AWAY_S
         return self._look_s
 
     def _ended(self, run_id: str, _: object) -> None:
@@ -212,10 +216,18 @@ class Worker:
         except (StoreFailed, StoreBusy):
             raise
         except HoldfastError as error:
-            self._shun(run_id, head)
-            log.warning("run %s cannot go on here: %s", run_id, error)
+            self._pass_over(head, str(error))
+            return None
+        except BaseException as error:  # its code, or a bug: one run must not end the worker, nor hold up the others
+            if isinstance(cause := getattr(error, "error", None), StoreError):
+                raise cause from error
+            self._pass_over(head, told(error))
             return None
         return None if order is None else replace(order, patient=False, ceilings=above, stood=(head.epoch, head.seq))
+
+    def _pass_over(self, head: Head, why: str) -> None:
+        self._shun(head.run_id, head)
+        log.warning("run %s cannot go on here: %s", head.run_id, why)
 
     def _ordered(self, found: tuple[Head, Sequence[Row]], head: Head) -> Order | None:
         """With the arguments that the run was begun with; where the code does not take them, and nobody has moved it, it is blocked."""
@@ -265,7 +277,19 @@ class Worker:
         except Exception as error:  # noqa: BLE001 (the run is what failed, not the worker)
             with suppress(StoreError):
                 self._shun(order.run_id, self._engine.store.head(order.run_id))
-            log.warning("run %s: %s: %s", order.run_id, type(error).__name__, error)
+            log.warning("run %s: %s", order.run_id, told(error))
+        except BaseException as error:
+            if self._is_meant_for_worker(order, error):
+                raise
+            self._rests_until_s[order.run_id] = self._engine.clock.monotonic_s() + AWAY_S
+            log.warning("run %s was broken off: %s", order.run_id, told(error))
+
+    def _is_meant_for_worker(self, order: Order, error: BaseException) -> bool:
+        """Whether somebody cancels or interrupts the worker, and not the code of a run itself."""
+        task = asyncio.current_task()
+        cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+        interrupted = isinstance(error, KeyboardInterrupt) and order.agent.is_async and (self.stopping or is_ctrl_c(error))
+        return cancelled or interrupted
 
     def _learn(self, left: BaseException) -> None:
         """Where there was no room for a run, those with the same ceiling are passed over for a moment."""
@@ -290,7 +314,7 @@ class Worker:
         for run_id in self._tasks:
             run = self._engine.keeper.runs.get(run_id)
             if run is not None and (run.leaving is None or at_once):
-                run.leave(rec.RunReleased(reason="its worker stops"), at_once=at_once)
+                run.leave(run.leaving or rec.RunReleased(reason="its worker stops"), at_once=at_once)
 
     async def _left(self, patience_s: float, *, at_once: bool) -> tuple[str, ...]:
         """Ask all runs to leave, and wait for them; gives those that did not in that time."""
