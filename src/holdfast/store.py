@@ -436,6 +436,12 @@ class Metered(Protocol):
         unless the store has a clock that all who share it see.
         """
 
+    def stands(self, meter: str, at_us: int) -> int:
+        """Where a meter stands; one that there was not stands at `at_us` from now on, durably."""
+
+    def advance(self, meter: str, to_us: int) -> None:
+        """Move a meter on to there, durably, unless it stands later already."""
+
 
 class Swept(NamedTuple):
     """What a sweep removed, or would remove: blobs that no run refers to, and what crashes had left half-written."""

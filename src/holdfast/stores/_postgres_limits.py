@@ -26,6 +26,11 @@ DRAW = f"""
 """What `moved_on` says, in one statement: whoever draws waits for the one before, and for nothing else."""
 STANDS = f"SELECT stands_us, {CLOCK} FROM meters WHERE meter = %b"
 
+BEGIN = "INSERT INTO meters VALUES (%b, %b) ON CONFLICT (meter) DO UPDATE SET stands_us = meters.stands_us RETURNING stands_us"
+ADVANCE = """
+    INSERT INTO meters AS m VALUES (%(meter)b, %(to)b) ON CONFLICT (meter) DO UPDATE SET stands_us = %(to)b WHERE m.stands_us < %(to)b
+"""
+
 
 def reached(connection: Connection, batch: Sequence[Append]) -> dict[str, list[Ceiling]]:
     """The ceilings that each append of a batch would exceed; whoever else counts the same waits until this transaction is over."""
@@ -51,3 +56,13 @@ def draw(connection: Connection, meter: str, *, step_us: int, within_us: int | N
         return Drawn(granted=True, at_us=moved[0][0])
     ((stands_us, at_us),) = connection.execute(STANDS, (meter,)).fetchall()
     return moved_on(stands_us, step_us=step_us, within_us=within_us, at_us=at_us)[0]._replace(granted=False)
+
+
+def stands(connection: Connection, meter: str, at_us: int) -> int:
+    """Where a meter stands, which is there from now on if there was none."""
+    return int(connection.execute(BEGIN, (meter, at_us)).fetchall()[0][0])
+
+
+def advance(connection: Connection, meter: str, to_us: int) -> None:
+    """Move a meter on to a point in time, unless it stands later."""
+    connection.execute(ADVANCE, {"meter": meter, "to": to_us})

@@ -101,6 +101,14 @@ class MemoryStore:
             drawn, self._meters[meter] = moved_on(self._meters.get(meter, 0), step_us=step_us, within_us=within_us, at_us=at_us)
             return drawn
 
+    def stands(self, meter: str, at_us: int) -> int:
+        with self._lock:
+            return self._meters.setdefault(meter, at_us)
+
+    def advance(self, meter: str, to_us: int) -> None:
+        with self._lock:
+            self._meters[meter] = max(self._meters.get(meter, to_us), to_us)
+
     def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
         with self._lock:
             head = self._heads.get(run_id)

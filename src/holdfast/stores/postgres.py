@@ -199,6 +199,12 @@ class PostgresStore:
         del at_us
         return self._others.run(lambda connection: limits.draw(connection, sql_text(meter), step_us=step_us, within_us=within_us))
 
+    def stands(self, meter: str, at_us: int) -> int:
+        return self._others.run(lambda connection: limits.stands(connection, sql_text(meter), at_us))
+
+    def advance(self, meter: str, to_us: int) -> None:
+        self._others.run(lambda connection: limits.advance(connection, sql_text(meter), to_us))
+
     def enroll(self, owner: str) -> None:
         with self._os_errors():
             self._locks.hold(owner)

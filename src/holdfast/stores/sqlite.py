@@ -194,6 +194,15 @@ class SqliteStore:
             cursor.execute("INSERT INTO meters VALUES (?1, ?2) ON CONFLICT DO UPDATE SET stands_us = ?2", (meter, stands_us))
             return drawn
 
+    def stands(self, meter: str, at_us: int) -> int:
+        with self._writer.transaction() as cursor:
+            cursor.execute("INSERT INTO meters VALUES (?, ?) ON CONFLICT DO NOTHING", (meter, at_us))
+            return int(cursor.execute("SELECT stands_us FROM meters WHERE meter = ?", (meter,)).get)
+
+    def advance(self, meter: str, to_us: int) -> None:
+        with self._writer.transaction() as cursor:
+            cursor.execute("INSERT INTO meters VALUES (?1, ?2) ON CONFLICT DO UPDATE SET stands_us = max(stands_us, ?2)", (meter, to_us))
+
     def post(self, run_id: str, kind: str, body: bytes, at_us: int) -> int:
         with self._writer.transaction() as cursor:
             values = (run_id, at_us, kind, sealed(run_id, kind, body, at_us))

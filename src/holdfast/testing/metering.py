@@ -149,6 +149,17 @@ class MeteredConformance:
         assert meter.draw("m", step_us=10, within_us=None, at_us=5) == Drawn(True, second.at_us + 10)
         assert meter.draw("other", step_us=10, within_us=None, at_us=5).at_us < FAR_US
 
+    def test_a_meter_is_moved_to_a_point_in_time_and_never_back_for_whoever_opens_the_store(self, store: Store, tmp_path: Path) -> None:
+        meter = metered(store)
+        assert [meter.stands("mark", at_us) for at_us in (70, 90)] == [70, 70]
+        for to_us, expected in ((80, 80), (75, 80), (FAR_US, FAR_US)):
+            meter.advance("mark", to_us)
+            assert meter.stands("mark", 5) == expected
+        meter.advance("another", 3)
+        if self.lasting:
+            with closing(self.open(tmp_path)) as again:
+                assert [metered(again).stands(name, 0) for name in ("mark", "another")] == [FAR_US, 3]
+
     def test_what_would_be_too_far_ahead_is_not_drawn(self, store: Store) -> None:
         meter = metered(store)
         first = meter.draw("m", step_us=FAR_US, within_us=10, at_us=5)
