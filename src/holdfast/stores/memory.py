@@ -15,6 +15,7 @@ from holdfast.store import (
     Append,
     Aside,
     Ceiling,
+    Draft,
     Drawn,
     Enrolled,
     Finding,
@@ -96,9 +97,11 @@ class MemoryStore:
         others = (head for head in self._heads.values() if head.owner is not None and head.run_id != but)
         return sum(getattr(head, ceiling.field) == ceiling.value for head in others)
 
-    def draw(self, meter: str, *, step_us: int, within_us: int | None, at_us: int) -> Drawn:
+    def draw(self, drafts: Sequence[Draft], *, at_us: int) -> Drawn:
+        names = [draft.meter for draft in drafts]
         with self._lock:
-            drawn, self._meters[meter] = moved_on(self._meters.get(meter, 0), step_us=step_us, within_us=within_us, at_us=at_us)
+            drawn, stand = moved_on([self._meters.get(name, 0) for name in names], drafts, at_us)
+            self._meters.update(zip(names, stand, strict=True))
             return drawn
 
     def stands(self, meter: str, at_us: int) -> int:
