@@ -18,7 +18,7 @@ from time import perf_counter
 import psycopg
 
 import holdfast as hf
-from holdfast.store import Append, Ceiling, Head, Row
+from holdfast.store import Append, Ceiling, Draft, Head, Row
 from holdfast.stores.postgres import PostgresStore
 
 ROOT = Path(__file__).parent.parent
@@ -143,7 +143,7 @@ def per_s(where: str, count: int, for_s: float, act: Callable[[PostgresStore, in
 
 def draws(store: PostgresStore, _number: int, _time: int) -> None:
     """Use one of a resource of which there is enough."""
-    assert store.draw("resource calls", step_us=1, within_us=NEVER_US, at_us=0).granted
+    assert store.draw([Draft("resource calls", 1, NEVER_US)], at_us=0).wait_us == 0
 
 
 def claims(name: str, ceilings: Sequence[Ceiling]) -> Callable[[PostgresStore, int, int], None]:

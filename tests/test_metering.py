@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 import json
+import random
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +19,7 @@ from agents_for_tests.sites import StillClock
 from holdfast import Holdfast, _failpoints, _roster, _submitting
 from holdfast._metering import Meter
 from holdfast.errors import Misuse
-from holdfast.store import Drawn
+from holdfast.store import Draft, Drawn
 from holdfast.stores import _postgres_limits
 from holdfast.stores._meters import moved_on
 from holdfast.stores._postgres_text import plain, sql_text
@@ -28,43 +33,101 @@ async def greets(name: str) -> str:
     return f"hello {name}"
 
 
+WINDOW_US = 1_000_000
+
+
+def used(asked: Sequence[tuple[int, int]], window_us: int = WINDOW_US) -> list[tuple[int, int]]:
+    """When how much is used by those who want so much from a moment on, each of whom asks again when he was told to."""
+    waiting, stands_us, begun = [(at_us, number, step_us) for number, (at_us, step_us) in enumerate(asked)], 0, list[tuple[int, int]]()
+    heapq.heapify(waiting)
+    while waiting:
+        at_us, number, step_us = heapq.heappop(waiting)
+        drawn, (stands_us,) = moved_on([stands_us], [Draft("m", step_us, window_us)], at_us)
+        if drawn.left:
+            heapq.heappush(waiting, (drawn.at_us, number, step_us))
+        else:
+            begun.append((drawn.at_us, step_us))
+    return begun
+
+
 def test_a_meter_lets_as_much_through_as_may_be_saved_up_and_then_no_more_than_the_rate() -> None:
-    stands_us, let_through = 0, list[int]()
-    for at_us in range(0, 2_000_000, 10_000):
-        drawn, stands_us = moved_on(stands_us, step_us=100_000, within_us=1_000_000, at_us=at_us)
-        let_through += [at_us] if drawn.granted else []
-    assert len([at_us for at_us in let_through if at_us < 100_000]) == 10
-    assert len(let_through) == 20 + 9
+    begun = used([(at_us, 100_000) for at_us in range(0, 2_000_000, 10_000)])
+    assert [at_us for at_us, _ in begun[:11]] == [*range(0, 100_000, 10_000), 100_000]
+    assert [at_us for at_us, _ in begun[11:]] == [*range(200_000, 200_000 + 189 * 100_000, 100_000)]
 
 
-def test_more_than_there_ever_is_at_once_can_be_drawn_where_nothing_was_drawn_before() -> None:
-    drawn, stands_us = moved_on(0, step_us=5_000_000, within_us=1_000_000, at_us=7)
-    assert (drawn.granted, stands_us) == (True, 5_000_007)
-    assert moved_on(stands_us, step_us=1, within_us=1_000_000, at_us=8)[0].granted is False
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_drawn_no_time_sees_more_than_the_rate_and_what_was_saved_up(seed: int) -> None:
+    dice = random.Random(seed)
+    begun = used([(dice.randrange(10_000_000), dice.choice([1_000, 50_000, 800_000, WINDOW_US])) for _ in range(60)])
+    assert len(begun) == 60
+    for number, (since_us, _) in enumerate(begun):
+        for until in range(number, 60):
+            assert sum(step_us for _, step_us in begun[number : until + 1]) <= begun[until][0] - since_us + WINDOW_US
+
+
+def test_who_wants_much_gets_it_however_many_want_a_little() -> None:
+    little = [(at_us, 50_000) for at_us in range(0, 10_000_000, 40_000)]
+    begun = used([*little, (2_000_001, 800_000)])
+    assert next(at_us for at_us, step_us in begun if step_us == 800_000) < 4_000_000
+
+
+def test_what_one_of_several_meters_has_is_left_to_others_until_the_other_has_enough() -> None:
+    calls, tokens = Draft("calls", 1_000, WINDOW_US), Draft("tokens", 800_000, WINDOW_US)
+    assert moved_on([0, 1_000_000], [calls, tokens], 0) == (Drawn(800_000, 800_000, (calls,)), [0, 1_800_000])
+    assert moved_on([0, 1_800_000], [calls, tokens], 0) == (Drawn(800_000, 800_000, (calls, tokens)), [0, 1_800_000])
+    assert moved_on([0], [calls], 800_000) == (Drawn(800_000), [801_000])
+
+
+def test_a_meter_that_a_wrong_clock_moved_is_not_believed() -> None:
+    clock, meter_of = StillClock(), partial(Meter, limits=[hf.Limit(resource="calls", amount=10, per="1s")])
+    meter = meter_of(MemoryStore(), clock)
+    clock.at_us += 86_400_000_000
+    assert meter.draw({"calls": 1}, "it") == ({}, 0.0)
+    clock.at_us -= 86_400_000_000
+    assert meter.draw({"calls": 1}, "it") == ({}, 0.1)
+
+
+def test_the_smallest_amounts_are_not_free() -> None:
+    quick = hf.Limit(resource="bytes", amount=5_000_000, per="1s")
+    assert [quick.step_us(amount) for amount in (1, 5, 5_000_000)] == [1, 1, 1_000_000]
+
+
+@pytest.mark.parametrize("amount", [-5, float("nan"), float("inf"), "x", None, True, 10**30, 10.5])
+def test_an_amount_that_there_never_is_is_refused_with_the_name_of_the_step(amount: Any) -> None:
+    @hf.step(uses=lambda: {"calls": amount})
+    async def greedy() -> None:
+        raise AssertionError("it must not begin")
+
+    @hf.agent
+    async def asks() -> None:
+        await greedy()
+
+    with Holdfast(MemoryStore(), limits=[hf.Limit(resource="calls", amount=10, per="1h")]) as app:
+        with pytest.raises(Misuse, match=r"greedy, uses .* of 'calls'.*[Ii]t did not begin"):
+            app.run(asks)
+        assert app.engine.meter.draw({"calls": 10}, "it") == ({}, 0.0)
 
 
 def test_a_meter_tells_how_long_to_wait_and_is_right() -> None:
     clock = StillClock()
     meter = Meter(MemoryStore(), clock, [hf.Limit(resource="calls", amount=2, per="1s")])
-    assert [meter.wait_s("calls", 1) for _ in range(2)] == [0.0, 0.0]
-    wait_s = meter.wait_s("calls", 1)
-    assert 0 < wait_s <= 0.5
-    clock.sleep(wait_s)
-    assert meter.wait_s("calls", 1) == 0.0
-    assert meter.wait_s("what has no limit", 1_000_000) == 0.0
+    assert [meter.draw({"calls": 1}, "it") for _ in range(4)] == [({}, 0.0), ({}, 0.0), ({}, 0.5), ({"calls": 1}, 0.5)]
+    clock.sleep(0.5)
+    assert meter.draw({"calls": 1}, "it") == ({}, 0.5)
+    assert meter.draw({"what has no limit": 1_000_000}, "it") == ({}, 0.0)
 
 
 class Ahead(MemoryStore):
     """A store with a clock of its own, which is an hour ahead of everybody's."""
 
-    def draw(self, meter: str, *, step_us: int, within_us: int | None, at_us: int) -> Drawn:
-        return super().draw(meter, step_us=step_us, within_us=within_us, at_us=at_us + 3_600_000_000)
+    def draw(self, drafts: Sequence[Draft], *, at_us: int) -> Drawn:
+        return super().draw(drafts, at_us=at_us + 3_600_000_000)
 
 
 def test_how_long_to_wait_does_not_depend_on_what_time_it_is_in_the_store() -> None:
     meter = Meter(Ahead(), StillClock(), [hf.Limit(resource="calls", amount=2, per="1s")])
-    assert [meter.wait_s("calls", 1) for _ in range(2)] == [0.0, 0.0]
-    assert 0 < meter.wait_s("calls", 1) <= 0.5
+    assert [meter.draw({"calls": 1}, "it") for _ in range(3)] == [({}, 0.0), ({}, 0.0), ({}, 0.5)]
 
 
 def test_two_limits_of_one_resource_are_refused() -> None:
@@ -74,10 +137,11 @@ def test_two_limits_of_one_resource_are_refused() -> None:
 
 
 def test_those_who_draw_from_one_meter_of_postgresql_at_the_same_time_get_no_more_than_there_is(postgres_store: PostgresStore) -> None:
-    assert "calls" not in _postgres_limits.STANDS
+    assert "calls" not in _postgres_limits.LOCKED
+    drafts = [Draft("calls", 60_000_000, 600_000_000), Draft("more", 1, 600_000_000)]
     with ThreadPoolExecutor(8) as pool:
-        drawn = list(pool.map(lambda _: postgres_store.draw("calls", step_us=60_000_000, within_us=600_000_000, at_us=0), range(40)))
-    assert Counter(one.granted for one in drawn) == {True: 10, False: 30}
+        drawn = list(pool.map(lambda number: postgres_store.draw(drafts[:: 1 if number % 2 else -1], at_us=0), range(40)))
+    assert Counter((len(one.left), one.wait_us > 0) for one in drawn) == {(0, False): 10, (1, True): 1, (2, True): 29}
 
 
 @pytest.mark.parametrize("text", ["plain", "a\0b", "\x01", "\0\x01\0", "\x01\x02", "\x01\0\x02"])

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+import time
+from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +15,8 @@ import holdfast as hf
 from agents_for_tests.sites import StillClock
 from holdfast import Holdfast
 from holdfast._scheduling import Timetable
-from holdfast.schedules import CatchUp, Schedule, Times
+from holdfast.schedules import PORTION, CatchUp, Schedule, Times
+from holdfast.store import Store
 from holdfast.stores.memory import MemoryStore
 
 HOUR_US = 3_600_000_000
@@ -106,6 +110,93 @@ def test_a_schedule_that_was_changed_begins_anew() -> None:
             clock.at_us += 10 * HOUR_US
             asyncio.run(Timetable(app.engine, [schedule], "default")._look(schedule))
         assert started(app) == []
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres", "files"])
+def test_a_worker_that_starts_after_everything_was_pruned_keeps_time_and_runs_nothing_again(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    clock, rare = StillClock(), Schedule(report, "Rome", every="1000h")
+    places: dict[str, Store | str] = {"memory": MemoryStore(), "sqlite": f"{tmp_path}/runs.db", "files": f"{tmp_path}/runs/"}
+    with Holdfast(places.get(kind) or request.getfixturevalue("postgres_store"), clock=clock) as app:
+        for _ in range(2):
+            asyncio.run(Timetable(app.engine, [rare], "default")._look(rare))
+            clock.at_us += 1000 * HOUR_US
+        clock.at_us -= 900 * HOUR_US
+        app.cancel(started(app)[0])
+        for _ in range(2):
+            app.prune(hf.Retention(max_age=0, keep_ids="1h"), dry_run=False)
+            clock.at_us += 48 * HOUR_US
+        assert app.runs() == []
+        table = Timetable(app.engine, [rare], "default")
+        asyncio.run(table._look(rare))
+        assert started(app) == []
+        clock.at_us += 1000 * HOUR_US
+        asyncio.run(table._look(rare))
+        assert len(started(app)) == 1
+
+
+def test_a_time_whose_run_was_recorded_by_one_that_died_then_is_run_once_and_the_next_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, store, hourly = StillClock(), MemoryStore(), Schedule(report, "Rome", every="1h", catch_up="all")
+
+    def dies(_: str, __: int) -> None:
+        raise KeyboardInterrupt
+
+    with Holdfast(store, clock=clock) as app:
+        asyncio.run(Timetable(app.engine, [hourly], "default")._look(hourly))
+        clock.at_us += 3 * HOUR_US
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "advance", dies)
+            with pytest.raises(KeyboardInterrupt):
+                asyncio.run(Timetable(app.engine, [hourly], "default")._look(hourly))
+        assert len(started(app)) == 1
+        asyncio.run(Timetable(app.engine, [hourly], "default")._look(hourly))
+        assert len(started(app)) == 3
+
+
+def test_a_clock_that_was_ahead_once_does_not_silence_a_schedule() -> None:
+    clock, hourly = StillClock(), Schedule(report, "Rome", every="1h")
+    with Holdfast(MemoryStore(), clock=clock) as app:
+        for hours in (10_000, 1, -9_000, 1):
+            clock.at_us += hours * HOUR_US
+            asyncio.run(Timetable(app.engine, [hourly], "default")._look(hourly))
+        table = Timetable(app.engine, [hourly], "default")
+        for _ in range(2):
+            asyncio.run(table._look(hourly))
+            clock.at_us += HOUR_US
+        assert len(started(app)) == 2
+
+
+def test_all_missed_times_are_caught_up_with_in_portions() -> None:
+    clock, minutely = StillClock(), Schedule(report, "Rome", every="1m", catch_up="all")
+    with Holdfast(MemoryStore(), clock=clock) as app:
+        table = Timetable(app.engine, [minutely], "default")
+        asyncio.run(table._look(minutely))
+        clock.at_us += 20 * HOUR_US
+        rests = [asyncio.run(table._look(minutely)) for _ in range(13)]
+        assert rests[:12] == [0.0] * 12
+        assert rests[12] > 0
+        assert len({run.run_id for run in app.runs(agent="report", limit=2000)}) == 1200
+
+
+@pytest.mark.parametrize("catch_up", ["last", "none", "all"])
+@pytest.mark.parametrize("options", [{"every_s": 1.0}, {"cron": "* * * * *", "zone": "Europe/Rome"}, {"cron": "0 0 1 * *"}])
+def test_a_look_at_a_schedule_of_ten_years_ago_takes_a_moment(options: dict[str, Any], catch_up: CatchUp) -> None:
+    times, now = Times(catch_up=catch_up, **options), at("2026-11-01 00:00")
+    begun_s = time.process_time()
+    due = times.due(at("2016-01-01 00:00"), now)
+    assert time.process_time() - begun_s < 1
+    assert len(due) == (PORTION if catch_up == "all" else 1)
+    assert catch_up == "all" or due == [now]
+
+
+@pytest.mark.parametrize("minutes", range(0, 240, 7))
+@pytest.mark.parametrize("cron", ["30 2 * * *", "*/20 * * * *", "30 2,3 * * *"])
+def test_the_next_time_is_later_whenever_somebody_looks_in_the_night_that_repeats_an_hour(cron: str, minutes: int) -> None:
+    moment = at("2026-10-24 23:00") + timedelta(minutes=minutes)
+    times = list(islice(Times(cron=cron, zone="Europe/Rome").after(moment), 5))
+    assert times[0] > moment
+    assert times == sorted(set(times))
 
 
 def test_two_schedules_of_one_name_are_refused() -> None:

@@ -36,8 +36,11 @@ TRIAL_POLL_S = 0.05
 LEAVING = "leaving:"
 """What a line of execution waits for that begins nothing any more."""
 
-MOST_SUPPLY_S = 0.5
-"""How long a step waits for a resource before it looks again whether it is still wanted."""
+MOST_SUPPLY_S = 10.0
+"""How long a step waits before it asks again for a resource of which there was not enough."""
+
+LOOK_S = 0.2
+"""How often a step that waits for a resource looks whether it is still wanted."""
 
 MOMENT_S = 0.005
 """How often a branch looks whether the question that another one is putting has been stored."""
@@ -174,12 +177,23 @@ def _before_it_began(call: Call, wait: Life[None]) -> Life[None]:
 
 def supplied(call: Call) -> Life[None]:
     """Go on once there is enough of every resource that the step uses, for all who share the store."""
-    uses = call.spec.uses
+    uses, run = call.spec.uses, call.run
     amounts = {uses: 1.0} if isinstance(uses, str) else dict(uses(*call.args, **call.kwargs)) if uses is not None else {}
-    for resource, amount in amounts.items():
-        while (wait_s := call.run.wait_s(resource, amount)) > 0:
-            call.run.check()
-            yield from _before_it_began(call, _moment(min(wait_s, MOST_SUPPLY_S)))
+    while amounts:
+        yield from _before_it_began(call, _still_wanted(call))
+        left, wait_s = run.draw(amounts, f"step {call.step_id}, {call.spec.name},")
+        until_s = run.clock.monotonic_s() + (min(wait_s, MOST_SUPPLY_S) if left == amounts else wait_s)
+        amounts = dict(left)
+        while (left_s := until_s - run.clock.monotonic_s()) > 0:
+            yield from _before_it_began(call, _moment(min(left_s, LOOK_S)))
+            yield from _before_it_began(call, _still_wanted(call))
+
+
+def _still_wanted(call: Call) -> Life[None]:
+    """Wait no longer for a resource where the run is to end or to be left: the step has not begun."""
+    call.run.check()
+    if call.run.leaving is not None and not call.run.concluding:
+        yield from begin_no_more(call)
 
 
 def let_through(call: Call, circuit: Circuit) -> Life[None]:

@@ -14,7 +14,7 @@ import logging
 import random
 import threading
 import uuid
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 from . import _records as rec
@@ -307,7 +307,7 @@ class Run:
         self.recorded_seq = journal.head.seq
         self.seed = self.origin if journal.continued is None else f"{self.origin}~{journal.continued.generation}"
         self.agent: Agent[..., Any] | None = None
-        self.wait_s: Callable[[str, float], float] = lambda _, __: 0.0  # until there is enough of a resource
+        self.draw: Callable[[Mapping[str, float], str], tuple[Mapping[str, float], float]] = lambda _, __: ({}, 0.0)  # of resources
         self.unawaited: dict[str, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self.watching: dict[str, Watched] = {}
         self.watch_calls: dict[str, int] = {}

@@ -220,7 +220,7 @@ def _acquired(engine: Engine, order: Order, news: News) -> Errand:
             nest=engine.nest(engine, order.agent) if engine.nest else None,
             above=order.nested.call.scope if order.nested else None,
         )  # fmt: skip
-        run.wait_s = engine.meter.wait_s
+        run.draw = engine.meter.draw
         run.in_worker = run.above.run.in_worker if run.above is not None else not order.patient
         run.agent, run.holding = order.agent, order.agent.durability == "milestone"
         return run

@@ -1,16 +1,19 @@
 """Leave the runs of schedules to workers when their times come: every worker does, and one of them is the first.
 
-The id of such a run tells its time, so the same time twice is one run, however many workers there are and however often they crash. Since
-when there is a schedule at all tells a run of its own, which does nothing: times before that are not caught up with.
+The id of such a run tells its time, so the same time twice is one run, however many workers there are and however often they crash. How far
+a schedule has come tells a meter of the store, which begins when there is the schedule, and moves on to a time once its run is recorded: so
+nothing depends on runs that may be removed. A store without meters tells since when there is a schedule by a run of its own, which does
+nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
+from itertools import count
 from typing import Any
 
 from ._clock import to_datetime
@@ -20,7 +23,8 @@ from ._ordering import in_line, ordered
 from ._runner import attend_async
 from ._submitting import submit
 from .errors import Misuse, RunConflict, RunPruned, StoreError
-from .schedules import Schedule
+from .schedules import PORTION, Schedule
+from .store import Metered
 
 MOST_REST_S = 30.0
 """How long is rested at the most before the clock is looked at again: it may have been set."""
@@ -64,23 +68,36 @@ class Timetable:
             await asyncio.sleep(rest_s)
 
     async def _look(self, schedule: Schedule) -> float:
-        """Leave to workers what is due, and give how long it takes until the next time."""
-        if schedule.name not in self._behind:
-            self._behind[schedule.name] = await self._since(schedule)
+        """Leave to workers what is due, or a portion of it, and give how long it takes until the next time."""
         now = to_datetime(self._engine.clock.now_us())
-        for time in schedule.times.due(self._behind[schedule.name], now):
+        behind = self._behind.get(schedule.name) or await self._since(schedule)
+        behind = min(behind, now)  # a clock that was ahead once must not silence it; what was left then is known by its id
+        due = await asyncio.to_thread(schedule.times.due, behind, now)
+        for time in due:
             await asyncio.to_thread(self._leave, schedule, time)
-        self._behind[schedule.name] = now
-        return max(0.0, (next(schedule.times.after(now)) - now).total_seconds())
+        more = len(due) >= PORTION
+        self._behind[schedule.name] = due[-1] if more else now
+        return 0.0 if more else max(0.0, (next(schedule.times.after(now)) - now).total_seconds())
 
     async def _since(self, schedule: Schedule) -> datetime:
-        """Since when there is this schedule, as it is."""
-        identity = schedule.identity(self._order(schedule, to_datetime(0)).encoded())
-        order = Order(agent=_of(_begun), run_id=f"{schedule.name}-{identity}", args=(schedule.name, identity))
-        await attend_async(self._engine, order)
-        head = self._engine.store.head(order.run_id)
-        assert head is not None
-        return to_datetime(head.created_us)
+        """How far this schedule, as it is, has come."""
+        if isinstance(self._engine.store, Metered):
+            now_us = self._engine.clock.now_us()
+            return to_datetime(await asyncio.to_thread(self._engine.store.stands, f"schedule {self._mark(schedule)}", now_us))
+        for name in _markers(self._mark(schedule)):
+            order = Order(agent=_of(_begun), run_id=name, args=(schedule.name, self._identity(schedule)))
+            with suppress(RunPruned):  # then the next tells it
+                await attend_async(self._engine, order)
+                head = self._engine.store.head(order.run_id)
+                assert head is not None
+                return to_datetime(head.created_us)
+        raise AssertionError("there is always one more")
+
+    def _mark(self, schedule: Schedule) -> str:
+        return f"{schedule.name}-{self._identity(schedule)}"
+
+    def _identity(self, schedule: Schedule) -> str:
+        return schedule.identity(self._order(schedule, to_datetime(0)).encoded())
 
     def _leave(self, schedule: Schedule, time: datetime) -> None:
         with suppress(RunPruned):  # it was run, and removed since
@@ -88,6 +105,8 @@ class Timetable:
                 submit(self._engine, self._order(schedule, time))
             except RunConflict as error:
                 log.warning("schedule %s: the run of %s is there with other arguments, and stays: %s", schedule.name, time, error)
+        if isinstance(self._engine.store, Metered):
+            self._engine.store.advance(f"schedule {self._mark(schedule)}", round(time.timestamp() * 1e6))
 
     def _order(self, schedule: Schedule, time: datetime) -> Order:
         run_id = f"{schedule.name}-{time:%Y%m%dT%H%M%SZ}"
@@ -101,6 +120,11 @@ def _refuse_what_cannot_be_run(schedule: Schedule, order: Callable[[Schedule, da
         order(schedule, to_datetime(0)).encoded()
     except (TypeError, ValueError) as error:
         raise Misuse(f"schedule {schedule.name!r} cannot be run with its arguments: {error}; nothing was begun") from error
+
+
+def _markers(name: str) -> Iterator[str]:
+    """The ids of the runs that may tell since when there is a schedule, one after the other was removed."""
+    return (f"{name}-{life}" if life > 1 else name for life in count(1))
 
 
 def _of(fn: Any) -> Agent[..., Any]:

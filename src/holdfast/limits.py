@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,7 +42,7 @@ class Limit:
             raise Misuse(f"running of Limit is {self.running!r}; it says {how}")
 
     def _refuse_wrong_rate(self) -> None:
-        if self.running is not None or type(self.amount) not in (int, float) or not (self.amount or 0) > 0:
+        if self.running is not None or not is_amount(self.amount) or not (self.amount or 0) > 0:
             raise Misuse(f"amount of Limit(resource={self.resource!r}) is {self.amount!r}; it says how much of it may be used `per` time")
         if seconds(self.per, "per of Limit") == 0:
             raise Misuse(f"per of Limit(resource={self.resource!r}) is 0; write the time in which the amount may be used, such as '1m'")
@@ -54,11 +55,16 @@ class Limit:
 
     def step_us(self, amount: float) -> int:
         """By how much a meter moves when so much is used."""
-        return int(amount / (self.amount or 1) * self.per_us())
+        return math.ceil(amount * self.per_us() / (self.amount or 1))  # rounded down, the smallest amounts would be free
 
     def per_us(self) -> int:
         """The time in which the amount may be used."""
         return int(seconds(self.per, "per of Limit") * 1e6)
+
+
+def is_amount(number: object) -> bool:
+    """Whether so much can be used: a number from 0 on."""
+    return type(number) in (int, float) and 0 <= number < math.inf  # type: ignore[operator]  # its type was looked at
 
 
 def _is_count(number: object) -> bool:

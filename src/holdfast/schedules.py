@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
 from typing import Any, Literal, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -18,8 +20,8 @@ CatchUp: TypeAlias = Literal["last", "all", "none"]
 LATE_S = 60.0
 """How late a time may be noticed without counting as missed."""
 
-MOST_CAUGHT_UP = 1_000
-"""Missed times that are caught up with at the most, the last of them."""
+PORTION = 100
+"""Missed times that are caught up with at one go, the first of them; the next are the next portion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,13 @@ class Times:
     catch_up: CatchUp = "last"
 
     def after(self, moment: datetime) -> Iterator[datetime]:
-        """The times behind a moment, the first first."""
+        """The times behind a moment, the first first; in an hour that the clock repeats, too."""
+        for time in self._from(moment):
+            if time > moment:
+                moment = time
+                yield time
+
+    def _from(self, moment: datetime) -> Iterator[datetime]:
         if self.cron:
             from cronsim import CronSim
 
@@ -40,19 +48,27 @@ class Times:
             return
         count = int(moment.timestamp() // self.every_s)
         while True:
-            count += 1
             yield datetime.fromtimestamp(count * self.every_s, UTC)
+            count += 1
 
     def due(self, behind: datetime, now: datetime) -> list[datetime]:
-        """The times behind a moment, up to now, for which something is to be run."""
-        found: list[datetime] = []
-        for time in self.after(behind):
-            if time > now:
-                break
-            found = [*found[-MOST_CAUGHT_UP + 1 :], time]
-        if self.catch_up == "none":
-            return [time for time in found[-1:] if now - time <= timedelta(seconds=LATE_S)]
-        return found if self.catch_up == "all" else found[-1:]
+        """The times behind a moment, up to now, for which something is to be run: a portion of them where that is for all."""
+        if self.catch_up == "all":
+            return list(islice(self._between(behind, now), PORTION))
+        last = self._last(behind, now)
+        return [time for time in last if self.catch_up == "last" or now - time <= timedelta(seconds=LATE_S)]
+
+    def _between(self, behind: datetime, now: datetime) -> Iterator[datetime]:
+        return takewhile(lambda time: time <= now, self.after(behind))
+
+    def _last(self, behind: datetime, now: datetime) -> list[datetime]:
+        """The last time up to now, if there is one behind that moment; looked for from now backwards, as it may be long ago."""
+        back = timedelta(seconds=max(LATE_S, self.every_s))
+        while now - back > behind:
+            if found := deque(self._between(now - back, now), maxlen=1):
+                return list(found)
+            back *= 2
+        return list(deque(self._between(behind, now), maxlen=1))
 
 
 class Schedule:

@@ -423,27 +423,47 @@ class Holds(Protocol):
         """All that is held back, in the order of what it is."""
 
 
-class Drawn(NamedTuple):
-    """What somebody drew from a meter: when his turn is, or, where `granted` is not, when to ask again, which is in `wait_us`.
+class Draft(NamedTuple):
+    """What somebody wants to draw from a meter: how far it moves, and how far ahead of now it may be when that is used.
 
-    Both are by the clock that the meter goes by, so that whoever waits need not know what time it is there.
+    Without `within_us` it may be as far ahead as it likes: then the draft is a place behind all those before it.
     """
 
-    granted: bool
+    meter: str
+    step_us: int
+    within_us: int | None
+
+
+class Drawn(NamedTuple):
+    """What somebody drew: when his turn is, and what is left for him to draw then. `wait_us` is how long that is from now.
+
+    Both are by the clock that the meters go by, so that whoever waits need not know what time it is there.
+    """
+
     at_us: int
     wait_us: int = 0
+    left: tuple[Draft, ...] = ()
 
 
 @runtime_checkable
 class Metered(Protocol):
     """A store through which processes share limits: it heeds the ceilings of an append, and keeps meters."""
 
-    def draw(self, meter: str, *, step_us: int, within_us: int | None, at_us: int) -> Drawn:
-        """Move a meter onwards by `step_us`, from where it stands or from now, whichever is later, and tell from where.
+    def draw(self, drafts: Sequence[Draft], *, at_us: int) -> Drawn:
+        """Draw from meters: each moves on by its step, from where it stands or from now, whichever is later.
 
-        Where it would be more than `within_us` ahead of now then, it stays, and `at_us` of the answer is when it would not. Now is `at_us`,
-        unless the store has a clock that all who share it see.
+        Where none of them is further ahead of now then than its draft allows, all is drawn. Otherwise, where none was before either, only
+        that is drawn which takes longest until it may be used, whatever its step: so a large draft does not wait for ever behind small
+        ones. Otherwise nothing is.
+
+        Now is `at_us`, unless the store has a clock that all who share it see. `holdfast.stores._meters` says all of it in Python.
         """
+
+    def stands(self, meter: str, at_us: int) -> int:
+        """Where a meter stands; one that there was not stands at `at_us` from now on, durably."""
+
+    def advance(self, meter: str, to_us: int) -> None:
+        """Move a meter on to there, durably, unless it stands later already."""
 
 
 class Swept(NamedTuple):

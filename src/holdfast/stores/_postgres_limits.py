@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from holdfast.store import INSIDE, Append, Ceiling, Drawn
+from holdfast.store import INSIDE, Append, Ceiling, Draft, Drawn
 from holdfast.stores._meters import moved_on
 from holdfast.stores._postgres_line import Connection
 from holdfast.stores._postgres_text import sql_text
@@ -18,14 +18,25 @@ OTHERS = {
     for field in ("queue", "agent", "lane")
 }
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-DRAW = f"""
+TURN = f"""
     INSERT INTO meters AS m VALUES (%(meter)b, {CLOCK} + %(step)b::bigint)
     ON CONFLICT (meter) DO UPDATE SET stands_us = greatest(m.stands_us, {CLOCK}) + %(step)b::bigint
-    WHERE %(within)b::bigint IS NULL OR m.stands_us <= {CLOCK} OR m.stands_us + %(step)b::bigint - {CLOCK} <= %(within)b::bigint
     RETURNING stands_us - %(step)b::bigint
 """
-"""What `moved_on` says, in one statement: whoever draws waits for the one before, and for nothing else."""
-STANDS = f"SELECT stands_us, {CLOCK} FROM meters WHERE meter = %b"
+"""What `moved_on` says of one that may be as far ahead as it likes, in one statement."""
+LOCKED = f"""
+    INSERT INTO meters AS m SELECT meter, 0 FROM unnest(%b::text[]) AS asked (meter) ORDER BY meter
+    ON CONFLICT (meter) DO UPDATE SET stands_us = m.stands_us RETURNING meter, stands_us, {CLOCK}
+"""
+"""Where meters stand; who else draws from them waits until this transaction is over. In one order: no two wait for each other."""
+MOVED = """
+    UPDATE meters SET stands_us = moved.stands_us FROM unnest(%b::text[], %b::bigint[]) AS moved (meter, stands_us)
+    WHERE meters.meter = moved.meter
+"""
+BEGIN = "INSERT INTO meters VALUES (%b, %b) ON CONFLICT (meter) DO UPDATE SET stands_us = meters.stands_us RETURNING stands_us"
+ADVANCE = """
+    INSERT INTO meters AS m VALUES (%(meter)b, %(to)b) ON CONFLICT (meter) DO UPDATE SET stands_us = %(to)b WHERE m.stands_us < %(to)b
+"""
 
 
 def reached(connection: Connection, batch: Sequence[Append]) -> dict[str, list[Ceiling]]:
@@ -45,10 +56,26 @@ def _others(connection: Connection, ceiling: Ceiling, run_id: str) -> int:
     return int(connection.execute(OTHERS[ceiling.field], (sql_text(ceiling.value), run_id)).fetchall()[0][0])
 
 
-def draw(connection: Connection, meter: str, *, step_us: int, within_us: int | None) -> Drawn:
-    """Move a meter onwards, by the clock of the database; where it stays, nothing is written."""
-    moved = connection.execute(DRAW, {"meter": meter, "step": step_us, "within": within_us}).fetchall()
-    if moved:
-        return Drawn(granted=True, at_us=moved[0][0])
-    ((stands_us, at_us),) = connection.execute(STANDS, (meter,)).fetchall()
-    return moved_on(stands_us, step_us=step_us, within_us=within_us, at_us=at_us)[0]._replace(granted=False)
+def draw(connection: Connection, drafts: Sequence[Draft]) -> Drawn:
+    """Move meters onwards, by the clock of the database; whoever draws waits for the one before, and for nothing else."""
+    if len(drafts) == 1 and drafts[0].within_us is None:
+        values = {"meter": drafts[0].meter, "step": drafts[0].step_us}
+        return Drawn(connection.execute(TURN, values).fetchall()[0][0])
+    names = [draft.meter for draft in drafts]
+    with connection.transaction():
+        found = connection.execute(LOCKED, (names,)).fetchall()
+        stood = {meter: stands_us for meter, stands_us, _ in found}
+        drawn, stand = moved_on([stood[name] for name in names], drafts, max(at_us for *_, at_us in found))
+        if len(drawn.left) < len(drafts):
+            connection.execute(MOVED, (names, stand))
+    return drawn
+
+
+def stands(connection: Connection, meter: str, at_us: int) -> int:
+    """Where a meter stands, which is there from now on if there was none."""
+    return int(connection.execute(BEGIN, (meter, at_us)).fetchall()[0][0])
+
+
+def advance(connection: Connection, meter: str, to_us: int) -> None:
+    """Move a meter on to a point in time, unless it stands later."""
+    connection.execute(ADVANCE, {"meter": meter, "to": to_us})

@@ -16,6 +16,7 @@ from holdfast.store import (
     Append,
     Aside,
     Ceiling,
+    Draft,
     Drawn,
     Enrolled,
     Finding,
@@ -97,10 +98,20 @@ class MemoryStore:
         others = (head for head in self._heads.values() if head.owner is not None and head.run_id != but and INSIDE not in head.tags)
         return sum(getattr(head, ceiling.field) == ceiling.value for head in others)
 
-    def draw(self, meter: str, *, step_us: int, within_us: int | None, at_us: int) -> Drawn:
+    def draw(self, drafts: Sequence[Draft], *, at_us: int) -> Drawn:
+        names = [draft.meter for draft in drafts]
         with self._lock:
-            drawn, self._meters[meter] = moved_on(self._meters.get(meter, 0), step_us=step_us, within_us=within_us, at_us=at_us)
+            drawn, stand = moved_on([self._meters.get(name, 0) for name in names], drafts, at_us)
+            self._meters.update(zip(names, stand, strict=True))
             return drawn
+
+    def stands(self, meter: str, at_us: int) -> int:
+        with self._lock:
+            return self._meters.setdefault(meter, at_us)
+
+    def advance(self, meter: str, to_us: int) -> None:
+        with self._lock:
+            self._meters[meter] = max(self._meters.get(meter, to_us), to_us)
 
     def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
         with self._lock:

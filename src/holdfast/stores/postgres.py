@@ -21,6 +21,7 @@ from holdfast.errors import StoreBusy, StoreError, StoreFailed
 from holdfast.store import (
     Append,
     Aside,
+    Draft,
     Drawn,
     Enrolled,
     Finding,
@@ -195,9 +196,17 @@ class PostgresStore:
         found = self._others.run(lambda connection: connection.cursor(binary=True).execute(LETTERS, (wanted,)).fetchall())
         return [Letter._make(map(plain, row)) for row in found]
 
-    def draw(self, meter: str, *, step_us: int, within_us: int | None, at_us: int) -> Drawn:
+    def draw(self, drafts: Sequence[Draft], *, at_us: int) -> Drawn:
         del at_us
-        return self._others.run(lambda connection: limits.draw(connection, sql_text(meter), step_us=step_us, within_us=within_us))
+        wanted = {draft._replace(meter=sql_text(draft.meter)): draft for draft in drafts}
+        drawn = self._others.run(lambda connection: limits.draw(connection, [*wanted]))
+        return drawn._replace(left=tuple(wanted[draft] for draft in drawn.left))
+
+    def stands(self, meter: str, at_us: int) -> int:
+        return self._others.run(lambda connection: limits.stands(connection, sql_text(meter), at_us))
+
+    def advance(self, meter: str, to_us: int) -> None:
+        self._others.run(lambda connection: limits.advance(connection, sql_text(meter), to_us))
 
     def enroll(self, owner: str) -> None:
         with self._os_errors():

@@ -24,6 +24,7 @@ from holdfast.store import (
     Append,
     Aside,
     Ceiling,
+    Draft,
     Drawn,
     Enrolled,
     Finding,
@@ -189,12 +190,24 @@ class SqliteStore:
         found.sort(key=lambda head: (-head.updated_us, head.run_id))
         return found[query.offset : query.offset + query.limit]
 
-    def draw(self, meter: str, *, step_us: int, within_us: int | None, at_us: int) -> Drawn:
+    def draw(self, drafts: Sequence[Draft], *, at_us: int) -> Drawn:
+        names = [draft.meter for draft in drafts]
         with self._writer.transaction() as cursor:
-            stands_us = cursor.execute("SELECT stands_us FROM meters WHERE meter = ?", (meter,)).get or 0
-            drawn, stands_us = moved_on(stands_us, step_us=step_us, within_us=within_us, at_us=at_us)
-            cursor.execute("INSERT INTO meters VALUES (?1, ?2) ON CONFLICT DO UPDATE SET stands_us = ?2", (meter, stands_us))
+            stood = [cursor.execute("SELECT stands_us FROM meters WHERE meter = ?", (name,)).get or 0 for name in names]
+            drawn, stand = moved_on(stood, drafts, at_us)
+            if stand != stood:
+                moved = "INSERT INTO meters VALUES (?1, ?2) ON CONFLICT DO UPDATE SET stands_us = ?2"
+                cursor.executemany(moved, zip(names, stand, strict=True))
             return drawn
+
+    def stands(self, meter: str, at_us: int) -> int:
+        with self._writer.transaction() as cursor:
+            cursor.execute("INSERT INTO meters VALUES (?, ?) ON CONFLICT DO NOTHING", (meter, at_us))
+            return int(cursor.execute("SELECT stands_us FROM meters WHERE meter = ?", (meter,)).get)
+
+    def advance(self, meter: str, to_us: int) -> None:
+        with self._writer.transaction() as cursor:
+            cursor.execute("INSERT INTO meters VALUES (?1, ?2) ON CONFLICT DO UPDATE SET stands_us = max(stands_us, ?2)", (meter, to_us))
 
     def post(self, run_id: str, kind: str, body: bytes, at_us: int) -> int:
         with self._writer.transaction() as cursor:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store import Append, Ceiling, Drawn, Enrolled, Hold, Holds, Metered, Roster, Stale, Store
+from holdfast.store import Append, Ceiling, Draft, Drawn, Enrolled, Hold, Holds, Metered, Roster, Stale, Store
 from holdfast.testing.sample import WRITERS, head, keep, row
 
 FAR_US = 4_000_000_000_000_000
@@ -156,17 +156,35 @@ class MeteredConformance:
 
     def test_a_meter_moves_on_with_what_is_drawn(self, store: Store) -> None:
         meter = metered(store)
-        first = meter.draw("m", step_us=FAR_US, within_us=None, at_us=5)
-        second = meter.draw("m", step_us=10, within_us=None, at_us=5)
-        assert second == Drawn(True, first.at_us + FAR_US)
-        assert meter.draw("m", step_us=10, within_us=None, at_us=5) == Drawn(True, second.at_us + 10)
-        assert meter.draw("other", step_us=10, within_us=None, at_us=5).at_us < FAR_US
+        first = meter.draw([Draft("m", FAR_US, None)], at_us=5)
+        assert meter.draw([Draft("m", 10, None)], at_us=5).at_us == first.at_us + FAR_US
+        assert meter.draw([Draft("m", 10, None)], at_us=5).at_us == first.at_us + FAR_US + 10
+        assert meter.draw([Draft("other", 10, None)], at_us=5).at_us < FAR_US
 
-    def test_what_would_be_too_far_ahead_is_not_drawn(self, store: Store) -> None:
+    def test_a_meter_is_moved_to_a_point_in_time_and_never_back_for_whoever_opens_the_store(self, store: Store, tmp_path: Path) -> None:
         meter = metered(store)
-        first = meter.draw("m", step_us=FAR_US, within_us=10, at_us=5)
-        assert first.granted
-        refused = meter.draw("m", step_us=20, within_us=100, at_us=5)
-        assert refused[:2] == (False, first.at_us + FAR_US - 80)
-        assert 0 < refused.wait_us <= FAR_US - 80
-        assert meter.draw("m", step_us=30, within_us=None, at_us=5) == Drawn(True, first.at_us + FAR_US)
+        assert [meter.stands("mark", at_us) for at_us in (70, 90)] == [70, 70]
+        for to_us, expected in ((80, 80), (75, 80), (FAR_US, FAR_US)):
+            meter.advance("mark", to_us)
+            assert meter.stands("mark", 5) == expected
+        meter.advance("another", 3)
+        if self.lasting:
+            with closing(self.open(tmp_path)) as again:
+                assert [metered(again).stands(name, 0) for name in ("mark", "another")] == [FAR_US, 3]
+
+    def test_who_draws_more_than_there_is_now_is_told_when_there_is_and_nobody_else_is_let_in_before(self, store: Store) -> None:
+        meter, whole, little = metered(store), Draft("m", FAR_US, FAR_US), Draft("m", 20, FAR_US)
+        now = meter.draw([whole], at_us=5)
+        assert now == Drawn(now.at_us)
+        then = meter.draw([whole._replace(step_us=FAR_US // 2)], at_us=5)
+        assert then in {Drawn(now.at_us + FAR_US // 2, wait_us) for wait_us in [then.wait_us] if 0 < wait_us <= FAR_US // 2}
+        assert meter.draw([little], at_us=5)[::2] == (then.at_us, (little,))
+        assert meter.draw([Draft("m", 30, None)], at_us=5).at_us == now.at_us + FAR_US * 3 // 2
+
+    def test_of_several_meters_the_one_that_takes_longest_is_drawn_from_first_and_none_where_another_waits(self, store: Store) -> None:
+        meter, slow, quick = metered(store), Draft("slow", FAR_US, FAR_US), Draft("quick\0", FAR_US // 8, FAR_US)
+        first = meter.draw([slow, quick], at_us=5)
+        assert (first.wait_us, first.left) == (0, ())
+        assert meter.draw([quick, slow], at_us=5)[::2] == (first.at_us + FAR_US, (quick,))
+        assert meter.draw([quick, slow], at_us=5)[::2] == (first.at_us + FAR_US, (quick, slow))
+        assert meter.draw([quick._replace(within_us=None)], at_us=5).at_us == first.at_us + FAR_US // 8
