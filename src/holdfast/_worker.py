@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from . import _records as rec
 from ._claiming import Misfits, Orphans, claimable
@@ -57,8 +57,13 @@ GRACE_S = 30.0
 BREAK_S = 5.0
 """How long code may take that is broken off."""
 
+TELL_S = 1.0
+"""How long a worker that has stopped waits for the store to take note of it."""
+
 MOST_SHUNNED = 10_000
 """Runs that cannot go on here, and ceilings that were reached, which are remembered."""
+
+T = TypeVar("T")
 
 log = logging.getLogger("holdfast")
 
@@ -104,7 +109,7 @@ class Worker:
         self._rests_until_s: dict[str, float] = {}
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="holdfast-worker")
         self._look_s = engine.store.letters_every_s if isinstance(engine.store, Distant) else POLL_S
-        self._news = asyncio.Event()
+        self._news, self._stopped = asyncio.Event(), asyncio.Event()
         self._timetable = Timetable(engine, schedules, queues[0])
         self._heeding = Heeding(engine, lambda: self.executes)
         self.stopping = False
@@ -123,11 +128,12 @@ class Worker:
         """Take nothing more and hand over what is there; on the worker's own loop."""
         self.stopping = True
         self._news.set()
+        self._stopped.set()
 
     async def work(self) -> Drained:
         """Take and execute runs until it is stopped, then let go of them; where this is cancelled, too."""
         timekeeper = asyncio.create_task(self._timetable.keep())
-        await asyncio.to_thread(self._introduce)
+        await self._unless_stopped(self._introduce)
         self._heeding.start()
         try:
             while not self.stopping:
@@ -140,10 +146,21 @@ class Worker:
             timekeeper.cancel()
             self._heeding.stop()
             self._ask_to_leave(at_once=False)
-            await asyncio.to_thread(self._introduce)
+            telling = asyncio.ensure_future(asyncio.to_thread(self._introduce))
             drained = await self._drained()
+            await asyncio.wait([telling], timeout=TELL_S)
             self._threads.shutdown(wait=False)
         return drained
+
+    async def _unless_stopped(self, job: Callable[[], T]) -> T | None:
+        """Have something done with the store, in a thread; None where the worker is stopped first: a store may not answer for long."""
+        doing, stopped = asyncio.ensure_future(asyncio.to_thread(job)), asyncio.ensure_future(self._stopped.wait())
+        doing.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may ask for it any more
+        try:
+            await asyncio.wait([doing, stopped], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+        return doing.result() if doing.done() else None
 
     def _introduce(self) -> None:
         """Let `holdfast workers` tell of this one; that nobody could be told is no reason not to work."""
@@ -166,7 +183,7 @@ class Worker:
         if room < 1:
             return self._look_s
         try:
-            for order in await asyncio.to_thread(lambda: list(self._orders(room))):
+            for order in await self._unless_stopped(lambda: list(self._orders(room))) or ():
                 self._tasks[order.run_id] = task = asyncio.create_task(self._attend(order))
                 task.add_done_callback(partial(self._ended, order.run_id))
         except StoreError as error:
