@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from . import _records as rec
+from ._advice import DEADLY
 from ._claiming import Misfits, Orphans, claimable
 from ._code import print_of
 from ._deaths import TAKEN_OVER, Death, deaths_of, too_deadly
@@ -23,7 +24,7 @@ from ._heeding import Heeding
 from ._inspect import loaded
 from ._journal import Crowded, Journal
 from ._operate import UnfitArguments, order_for
-from ._ordering import not_an_agent
+from ._ordering import QUEUE_NAME, QUEUE_RULE, not_an_agent
 from ._roster import forget_dead, introduction
 from ._runner import Elsewhere, attend_async, attend_blocking, silent
 from ._scheduling import Timetable
@@ -75,6 +76,15 @@ class Drained(NamedTuple):
     stuck: tuple[str, ...] = ()
 
 
+def _refuse_strange(queues: Sequence[str]) -> None:
+    """Nobody can leave a run in a queue of such a name, so a worker would wait for nothing."""
+    if not queues or isinstance(queues, str):
+        raise Misuse(f"queues={queues!r:.80} is no list of queues; nothing was begun")
+    for queue in queues:
+        if not QUEUE_NAME.fullmatch(queue):
+            raise Misuse(f"queue {queue!r:.80}: {QUEUE_RULE}; nothing was begun")
+
+
 class Worker:
     """Takes runs of these agents and executes up to `concurrency` of them at a time."""
 
@@ -96,8 +106,7 @@ class Worker:
             raise Misuse(f"the agent of schedule {strange[0]!r} is none of this worker's ({', '.join(names)}); nothing was begun")
         if concurrency < 1:
             raise Misuse(f"concurrency={concurrency}: a worker executes one run at a time at the least; nothing was begun")
-        if not queues:
-            raise Misuse("queues= names no queue; nothing was begun")
+        _refuse_strange(queues)
         self._engine, self._agents, self._names = engine, known, names
         self._queues, self._room, self._grace_s = queues, concurrency, grace_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -262,7 +271,7 @@ class Worker:
         begun = [step_id for step_id, history in journal.histories.items() if history.started_epoch and history.outcome is None]
         inside = f" The last to begin, without an outcome: step {', '.join(begun[-3:])}." if begun else ""
         why = f"{proven} processes that executed it died{silent}, and it did not get on meanwhile; the last were {last}.{inside}"
-        error = {"type": "DeadlyRun", "message": f"{why} Out of memory, or a crash in native code? `holdfast resume` tries it again"}
+        error = {"type": DEADLY, "message": f"{why} Out of memory, or a crash in native code? `holdfast resume` tries it again"}
         with suppress(LeaseLost):  # somebody else has taken it meanwhile
             resumed = rec.RunResumed(owner="", why="set aside", silent=proven < len(died))
             self._engine.committer.commit(journal, [resumed, rec.RunBlocked(error=error)])

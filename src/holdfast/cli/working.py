@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ from holdfast._lease import LEASE_S
 from holdfast._turns import QUEUE
 from holdfast._worker import Drained, Worker
 from holdfast._working import WORKERS_ROOM
-from holdfast.cli.app_file import agents_in, declared_in, loaded, resources_in
+from holdfast.cli.app_file import AnyAgent, agents_in, declared_in, hidden_in, loaded, resources_in
 from holdfast.cli.exits import Exit
 from holdfast.cli.fleet import fleet_page
 from holdfast.cli.health import Health, Pulse
@@ -75,16 +75,19 @@ def worker(
     under way end, for the grace time, and hand the runs over; a second one ends it at once. Ends with code 0 where every run was let go of
     between two steps, with 3 where steps had to be broken off.
     """
-    grace_s = read_duration(grace, "--grace") or 0.0
+    grace_s, lease_s = read_duration(grace, "--grace") or 0.0, read_duration(lease, "--lease")
+    if not lease_s:
+        raise typer.BadParameter("a lease of 0 would let every worker count as gone; such as 15s", param_hint="--lease")
     if watch:
         return _watched(app)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     module = loaded(app, stays=UNTOUCHED)
     if not agents_in(module):
         raise Refusal(f"{app} defines no agent, and a worker needs the agents that it is to execute; {UNTOUCHED}. {NO_AGENT}")
-    lease_s = read_duration(lease, "--lease") or LEASE_S
-    given = resources_in(module, app, stays=UNTOUCHED)
-    with Holdfast(meant(store)[0], resources=given, limits=declared_in(module, Limit), lease=lease_s) as holdfast:
+    given, limits = resources_in(module, app, stays=UNTOUCHED), declared_in(module, Limit)
+    for doubtful in (*hidden_in(module, Limit), *hidden_in(module, Schedule), *_unheard_of(limits, agents_in(module))):
+        log.warning("%s: %s", app, doubtful)
+    with Holdfast(meant(store)[0], resources=given, limits=limits, lease=lease_s) as holdfast:
         working = Worker(
             holdfast.engine, agents_in(module), queues=queue or (QUEUE,), concurrency=concurrency, grace_s=grace_s,
             schedules=declared_in(module, Schedule),
@@ -100,6 +103,13 @@ def worker(
     if drained.broken_off:
         _end_at_once(Exit.WAITING)  # the threads of what was broken off may never end
     return Exit.FINE
+
+
+def _unheard_of(limits: Sequence[Limit], agents: Sequence[AnyAgent]) -> list[str]:
+    """The limits of agents that are not there: others may have them, or the name is misspelt."""
+    names = sorted(agent.name for agent in agents)
+    strange = [limit.agent for limit in limits if limit.agent and limit.agent not in names]
+    return [f"a limit is of agent {name!r}, and this worker has {', '.join(names)}: it holds back none of them" for name in strange]
 
 
 class Stop:
