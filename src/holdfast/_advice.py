@@ -16,6 +16,9 @@ from ._run import MESSAGE
 from .errors import BudgetExceeded
 from .store import Head, Row
 
+DEADLY = "DeadlyRun"
+"""What a run is blocked with that kills those who execute it: no other code helps, only another try."""
+
 MOST_CHOICES = 5
 """Choices of a question that get a command each."""
 
@@ -116,4 +119,6 @@ def unblocking(journal: Journal) -> list[str]:
     run_id = journal.head.run_id
     if isinstance(journal.verdict, rec.RunRepaired):
         return [f"holdfast resume {run_id} --here APP.py", f"holdfast cancel {run_id}"]
+    if getattr(journal.verdict, "error", {}).get("type") == DEADLY:
+        return [f"holdfast history {run_id}", f"holdfast resume {run_id}", f"holdfast cancel {run_id}"]
     return [f"holdfast resume {run_id} --here OLD_APP.py", f"holdfast resume {run_id} --accept --here APP.py", f"holdfast cancel {run_id}"]

@@ -20,6 +20,7 @@ from .budget import Budget, checked
 from .errors import Misuse, NestedStep
 
 QUEUE_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+QUEUE_RULE = "a queue is named by letters, digits, '.', '_' and '-', 64 at the most"
 
 loading: ContextVar[str] = ContextVar("holdfast_loading", default="")
 """The file that is being loaded for the agents in it, while it is: then nothing is started."""
@@ -82,8 +83,7 @@ def ordered(agent: Any, args: tuple[Any, ...], *, wait: bool, options: RunOption
 def in_line(order: Order, *, queue: str, priority: int, key: str) -> Order:
     """The order with its place among those that are left to workers."""
     if not QUEUE_NAME.fullmatch(queue):
-        rule = "a queue is named by letters, digits, '.', '_' and '-', 64 at the most"
-        raise Misuse(f"queue={queue!r:.80}: {rule}; nothing was left to anybody")
+        raise Misuse(f"queue={queue!r:.80}: {QUEUE_RULE}; nothing was left to anybody")
     if type(priority) is not int or abs(priority) >= PRIORITIES:
         raise Misuse(f"priority={priority!r:.80} must be a whole number between {1 - PRIORITIES} and {PRIORITIES - 1}, 0 for most runs")
     return replace(order, queue=queue, priority=priority, lane=checked_text(key, "key"))

@@ -10,9 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from . import _records as rec
+from ._advice import DEADLY
 from ._claiming import Misfits, Orphans, claimable
 from ._code import print_of
 from ._deaths import TAKEN_OVER, Death, deaths_of, too_deadly
@@ -23,7 +24,7 @@ from ._heeding import Heeding
 from ._inspect import loaded
 from ._journal import Crowded, Journal
 from ._operate import UnfitArguments, order_for
-from ._ordering import not_an_agent
+from ._ordering import QUEUE_NAME, QUEUE_RULE, not_an_agent
 from ._roster import forget_dead, introduction
 from ._runner import Elsewhere, attend_async, attend_blocking, silent
 from ._scheduling import Timetable
@@ -57,8 +58,13 @@ GRACE_S = 30.0
 BREAK_S = 5.0
 """How long code may take that is broken off."""
 
+TELL_S = 1.0
+"""How long a worker that has stopped waits for the store to take note of it."""
+
 MOST_SHUNNED = 10_000
 """Runs that cannot go on here, and ceilings that were reached, which are remembered."""
+
+T = TypeVar("T")
 
 log = logging.getLogger("holdfast")
 
@@ -68,6 +74,15 @@ class Drained(NamedTuple):
 
     broken_off: tuple[str, ...] = ()
     stuck: tuple[str, ...] = ()
+
+
+def _refuse_strange(queues: Sequence[str]) -> None:
+    """Nobody can leave a run in a queue of such a name, so a worker would wait for nothing."""
+    if not queues or isinstance(queues, str):
+        raise Misuse(f"queues={queues!r:.80} is no list of queues; nothing was begun")
+    for queue in queues:
+        if not QUEUE_NAME.fullmatch(queue):
+            raise Misuse(f"queue {queue!r:.80}: {QUEUE_RULE}; nothing was begun")
 
 
 class Worker:
@@ -91,8 +106,7 @@ class Worker:
             raise Misuse(f"the agent of schedule {strange[0]!r} is none of this worker's ({', '.join(names)}); nothing was begun")
         if concurrency < 1:
             raise Misuse(f"concurrency={concurrency}: a worker executes one run at a time at the least; nothing was begun")
-        if not queues:
-            raise Misuse("queues= names no queue; nothing was begun")
+        _refuse_strange(queues)
         self._engine, self._agents, self._names = engine, known, names
         self._queues, self._room, self._grace_s = queues, concurrency, grace_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -104,7 +118,7 @@ class Worker:
         self._rests_until_s: dict[str, float] = {}
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="holdfast-worker")
         self._look_s = engine.store.letters_every_s if isinstance(engine.store, Distant) else POLL_S
-        self._news = asyncio.Event()
+        self._news, self._stopped = asyncio.Event(), asyncio.Event()
         self._timetable = Timetable(engine, schedules, queues[0])
         self._heeding = Heeding(engine, lambda: self.executes)
         self.stopping = False
@@ -123,11 +137,12 @@ class Worker:
         """Take nothing more and hand over what is there; on the worker's own loop."""
         self.stopping = True
         self._news.set()
+        self._stopped.set()
 
     async def work(self) -> Drained:
         """Take and execute runs until it is stopped, then let go of them; where this is cancelled, too."""
         timekeeper = asyncio.create_task(self._timetable.keep())
-        await asyncio.to_thread(self._introduce)
+        await self._unless_stopped(self._introduce)
         self._heeding.start()
         try:
             while not self.stopping:
@@ -140,10 +155,21 @@ class Worker:
             timekeeper.cancel()
             self._heeding.stop()
             self._ask_to_leave(at_once=False)
-            await asyncio.to_thread(self._introduce)
+            telling = asyncio.ensure_future(asyncio.to_thread(self._introduce))
             drained = await self._drained()
+            await asyncio.wait([telling], timeout=TELL_S)
             self._threads.shutdown(wait=False)
         return drained
+
+    async def _unless_stopped(self, job: Callable[[], T]) -> T | None:
+        """Have something done with the store, in a thread; None where the worker is stopped first: a store may not answer for long."""
+        doing, stopped = asyncio.ensure_future(asyncio.to_thread(job)), asyncio.ensure_future(self._stopped.wait())
+        doing.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may ask for it any more
+        try:
+            await asyncio.wait([doing, stopped], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+        return doing.result() if doing.done() else None
 
     def _introduce(self) -> None:
         """Let `holdfast workers` tell of this one; that nobody could be told is no reason not to work."""
@@ -166,7 +192,7 @@ class Worker:
         if room < 1:
             return self._look_s
         try:
-            for order in await asyncio.to_thread(lambda: list(self._orders(room))):
+            for order in await self._unless_stopped(lambda: list(self._orders(room))) or ():
                 self._tasks[order.run_id] = task = asyncio.create_task(self._attend(order))
                 task.add_done_callback(partial(self._ended, order.run_id))
         except StoreError as error:
@@ -245,7 +271,7 @@ class Worker:
         begun = [step_id for step_id, history in journal.histories.items() if history.started_epoch and history.outcome is None]
         inside = f" The last to begin, without an outcome: step {', '.join(begun[-3:])}." if begun else ""
         why = f"{proven} processes that executed it died{silent}, and it did not get on meanwhile; the last were {last}.{inside}"
-        error = {"type": "DeadlyRun", "message": f"{why} Out of memory, or a crash in native code? `holdfast resume` tries it again"}
+        error = {"type": DEADLY, "message": f"{why} Out of memory, or a crash in native code? `holdfast resume` tries it again"}
         with suppress(LeaseLost):  # somebody else has taken it meanwhile
             resumed = rec.RunResumed(owner="", why="set aside", silent=proven < len(died))
             self._engine.committer.commit(journal, [resumed, rec.RunBlocked(error=error)])

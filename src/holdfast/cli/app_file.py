@@ -48,6 +48,17 @@ def declared_in(module: ModuleType, kind: type[T]) -> list[T]:
     return list({id(value): value for value in values if isinstance(value, kind)}.values())
 
 
+def hidden_in(module: ModuleType, kind: type) -> list[str]:
+    """What to say of limits or schedules where they are not found: in a dict or a set."""
+    found = [
+        (name, type(value).__name__)
+        for name, value in vars(module).items()
+        if isinstance(value, dict | set | frozenset) and not name.startswith("__")
+        and any(isinstance(each, kind) for each in (value.values() if isinstance(value, dict) else value))
+    ]  # fmt: skip
+    return [f"{name} holds a {kind.__name__} in a {where}, where it is not looked for; put it in a list" for name, where in found]
+
+
 def resources_in(module: ModuleType, file: Path, *, stays: str = STAYS) -> list[object]:
     """What the file hands to its agents for `hf.resource`; `Refusal` where that fails or is no list."""
     given = getattr(module, RESOURCES_FUNCTION, getattr(module, RESOURCES_LIST, []))

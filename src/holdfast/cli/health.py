@@ -6,6 +6,7 @@ and neither askers nor looks at the store pile up.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -24,11 +25,20 @@ MOST_ASKERS = 32
 """Askers that are served at a time; one more is sent away."""
 
 
-class Health:
-    """Answers /health with 200 while the process serves, and /ready with 200 or, with the reason, 503."""
+TICK_S = 0.5
+"""How often the event loop shows that it turns."""
 
-    def __init__(self, port: int, hindered: Callable[[], str], host: str = "0.0.0.0") -> None:  # noqa: S104 (who watches is elsewhere)
-        self._server = _Server((host, port), _page_of(Look(hindered).told))
+STUCK_S = 30.0
+"""So long may code block the event loop before the worker counts as stuck; ordinary steps do not for more than a moment."""
+
+
+class Health:
+    """Answers /health with 200 unless the worker is stuck, and /ready while it takes runs; else with 503 and the reason."""
+
+    def __init__(
+        self, port: int, hindered: Callable[[], str], host: str = "0.0.0.0", *, stuck: Callable[[], str] = str  # noqa: S104 (who watches is elsewhere)
+    ) -> None:  # fmt: skip
+        self._server = _Server((host, port), _page_of(Look(hindered).told, stuck))
         self.port = self._server.server_address[1]
 
     def __enter__(self) -> Self:
@@ -38,6 +48,23 @@ class Health:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+class Pulse:
+    """Whether the event loop turns: it notes the time again and again, and whoever asks from another thread sees how long ago that was."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._beat()
+
+    def _beat(self) -> None:
+        self._beat_s = time.monotonic()
+        self._loop.call_later(TICK_S, self._beat)
+
+    def stuck(self) -> str:
+        """For how long it has not turned, where that is too long; else nothing."""
+        silent_s = time.monotonic() - self._beat_s
+        return f"the code of a run has blocked the event loop for {silent_s:.0f} s" if silent_s > STUCK_S else ""
 
 
 class Look:
@@ -95,7 +122,7 @@ class _Server(ThreadingHTTPServer):
         """Whoever has gone before the answer has nothing to be told, nor has the worker's log."""
 
 
-def _page_of(hindered: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
+def _page_of(hindered: Callable[[], str], stuck: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
     class Page(BaseHTTPRequestHandler):
         """Two addresses, a line of text each."""
 
@@ -103,7 +130,7 @@ def _page_of(hindered: Callable[[], str]) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             known = self.path in ("/health", "/ready")
-            why = hindered() if self.path == "/ready" else ""
+            why = (stuck() if known else "") or (hindered() if self.path == "/ready" else "")
             text = (why or "ok") if known else "there is /health and /ready"
             self.send_response(503 if why else 200 if known else 404)
             self.send_header("Content-Type", "text/plain; charset=utf-8")

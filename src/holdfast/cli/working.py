@@ -9,25 +9,27 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from holdfast import Holdfast, Limit, Schedule, _roster
+from holdfast import Holdfast, Limit, Schedule, _roster, _worker
 from holdfast._lease import LEASE_S
 from holdfast._turns import QUEUE
 from holdfast._worker import Drained, Worker
 from holdfast._working import WORKERS_ROOM
-from holdfast.cli.app_file import agents_in, declared_in, loaded, resources_in
+from holdfast.cli.app_file import AnyAgent, agents_in, declared_in, hidden_in, loaded, resources_in
 from holdfast.cli.exits import Exit
 from holdfast.cli.fleet import fleet_page
-from holdfast.cli.health import Health
+from holdfast.cli.health import Health, Pulse
 from holdfast.cli.location import meant, opened
 from holdfast.cli.options import JsonOption, StoreOption, examples, read_duration
 from holdfast.cli.screen import Screen, complain
+from holdfast.cli.signals import Signals
 from holdfast.cli.stopping import held_lines
 from holdfast.errors import Refusal, StoreError
 from holdfast.store import Query
@@ -42,6 +44,9 @@ WORKERS = examples("holdfast workers", "holdfast workers --json")
 
 UNTOUCHED = "no run was touched"
 NO_AGENT = "Define one there with @hf.agent, or import it there"
+
+CLOSE_S = 2.0
+"""How long a worker that has let go of its runs may take to close the store."""
 
 LOOK_S = 0.5
 """How often --watch looks at the files."""
@@ -70,30 +75,86 @@ def worker(
     under way end, for the grace time, and hand the runs over; a second one ends it at once. Ends with code 0 where every run was let go of
     between two steps, with 3 where steps had to be broken off.
     """
-    grace_s = read_duration(grace, "--grace") or 0.0
+    grace_s, lease_s = read_duration(grace, "--grace") or 0.0, read_duration(lease, "--lease")
+    if not lease_s:
+        raise typer.BadParameter("a lease of 0 would let every worker count as gone; such as 15s", param_hint="--lease")
     if watch:
         return _watched(app)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     module = loaded(app, stays=UNTOUCHED)
     if not agents_in(module):
         raise Refusal(f"{app} defines no agent, and a worker needs the agents that it is to execute; {UNTOUCHED}. {NO_AGENT}")
-    lease_s = read_duration(lease, "--lease") or LEASE_S
-    given = resources_in(module, app, stays=UNTOUCHED)
-    with Holdfast(meant(store)[0], resources=given, limits=declared_in(module, Limit), lease=lease_s) as holdfast:
+    given, limits = resources_in(module, app, stays=UNTOUCHED), declared_in(module, Limit)
+    for doubtful in (*hidden_in(module, Limit), *hidden_in(module, Schedule), *_unheard_of(limits, agents_in(module))):
+        log.warning("%s: %s", app, doubtful)
+    with Holdfast(meant(store)[0], resources=given, limits=limits, lease=lease_s) as holdfast:
         working = Worker(
             holdfast.engine, agents_in(module), queues=queue or (QUEUE,), concurrency=concurrency, grace_s=grace_s,
             schedules=declared_in(module, Schedule),
         )  # fmt: skip
         log.info("working on %s: %s", holdfast.store.url, working.told())
         runner = asyncio.Runner()
-        drained = runner.run(_worked(holdfast, working, health))
+        stop = Stop(working, runner.get_loop(), grace_s + _worker.BREAK_S + CLOSE_S)
+        with Signals(stop.heard):
+            drained = _carried_through(runner.get_loop(), _worked(holdfast, working, health))
+        stop.tell(drained)
         if not drained.broken_off:
             runner.close()
-    for run_id in drained.broken_off:
-        complain(f"run {run_id}: a step was broken off; where it was an effect, `holdfast inbox` will ask about it")
     if drained.broken_off:
         _end_at_once(Exit.WAITING)  # the threads of what was broken off may never end
     return Exit.FINE
+
+
+def _unheard_of(limits: Sequence[Limit], agents: Sequence[AnyAgent]) -> list[str]:
+    """The limits of agents that are not there: others may have them, or the name is misspelt."""
+    names = sorted(agent.name for agent in agents)
+    strange = [limit.agent for limit in limits if limit.agent and limit.agent not in names]
+    return [f"a limit is of agent {name!r}, and this worker has {', '.join(names)}: it holds back none of them" for name in strange]
+
+
+class Stop:
+    """What signals mean to a worker: the first that it stops, within its time whatever hinders it, the second that it ends at once."""
+
+    def __init__(self, working: Worker, loop: asyncio.AbstractEventLoop, bound_s: float) -> None:
+        self._working, self._loop, self._bound_s = working, loop, bound_s
+        self._told, self._broken_off = False, set[str]()
+
+    def heard(self) -> None:
+        """A signal came; on a thread of its own."""
+        runs = len(self._working.executes)
+        if self._told:
+            log.warning("ending at once: %d runs are left where they are, for others to take over", runs)
+            _end_at_once(Exit.INTERRUPTED)
+        self._told = True
+        log.info("stopping: %d runs are handed over", runs)
+        threading.Thread(target=self._bound, name="holdfast-bound", daemon=True).start()
+        with suppress(RuntimeError):  # the loop is closed: it has stopped
+            self._loop.call_soon_threadsafe(self._working.stop)
+
+    def tell(self, drained: Drained) -> None:
+        """Say which steps were broken off, of each run once."""
+        for run_id in sorted({*drained.broken_off} - self._broken_off):
+            complain(f"run {run_id}: a step was broken off; where it was an effect, `holdfast inbox` will ask about it")
+        self._broken_off |= {*drained.broken_off}
+
+    def _bound(self) -> None:
+        """End it when its time is over: code may block the event loop, and a database may not answer."""
+        time.sleep(self._bound_s)
+        self.tell(Drained(tuple(self._working.executes)))
+        complain(f"ended {self._bound_s:g} s after it was told to stop: the code of a run, or the store, did not let it")
+        _end_at_once(Exit.WAITING if self._broken_off else Exit.STORE)
+
+
+def _carried_through(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Drained]) -> Drained:
+    """Work to the end, even if a task that the code of a run has made raises what ends an event loop."""
+    task = loop.create_task(work)
+    while True:
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if task.done():
+                raise
+            log.warning("the code of a run has raised %s in a task of its own; other runs go on", type(error).__name__)
 
 
 def _end_at_once(code: Exit) -> None:
@@ -106,27 +167,17 @@ def _end_at_once(code: Exit) -> None:
 
 
 async def _worked(holdfast: Holdfast, working: Worker, health: int | None) -> Drained:
-    """Work until a signal comes; at the second one nothing is waited for."""
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, _told_to_stop, working)
-    with nullcontext() if health is None else _health(health, lambda: _ready(working, holdfast)):
+    """Work until it is told to stop."""
+    pulse = Pulse(asyncio.get_running_loop())
+    with nullcontext() if health is None else _health(health, lambda: _ready(working, holdfast), pulse.stuck):
         return await working.work()
 
 
-def _health(port: int, hindered: Callable[[], str]) -> Health:
+def _health(port: int, hindered: Callable[[], str], stuck: Callable[[], str]) -> Health:
     try:
-        return Health(port, hindered)
+        return Health(port, hindered, stuck=stuck)
     except OSError as error:
         raise Refusal(f"--health cannot have port {port}: {error.strerror}; no run was taken. Name another, or 0 for any") from error
-
-
-def _told_to_stop(working: Worker) -> None:
-    if working.stopping:
-        log.warning("ending at once: %d runs are left where they are, for others to take over", len(working.executes))
-        _end_at_once(Exit.INTERRUPTED)
-    log.info("stopping: %d runs are handed over", len(working.executes))
-    working.stop()
 
 
 def _ready(working: Worker, holdfast: Holdfast) -> str:
