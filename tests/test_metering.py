@@ -130,6 +130,32 @@ def test_how_long_to_wait_does_not_depend_on_what_time_it_is_in_the_store() -> N
     assert [meter.draw({"calls": 1}, "it") for _ in range(3)] == [({}, 0.0), ({}, 0.0), ({}, 0.5)]
 
 
+def test_a_key_none_of_whose_runs_is_in_line_any_more_stands_no_further_back_than_others() -> None:
+    with Holdfast(MemoryStore()) as app:
+        for number in range(30):
+            app.submit(greets, "ann", run_id=f"{number}", key="ann")
+        last = app.engine.store.head("29")
+        for number in range(30):
+            app.cancel(f"{number}")
+        for run_id, key in (("again", "ann"), ("other", "bob")):
+            app.submit(greets, key, run_id=run_id, key=key)
+        again, other = app.engine.store.head("again"), app.engine.store.head("other")
+        assert last is not None
+        assert again is not None
+        assert other is not None
+        assert again.turn < other.turn < last.turn
+
+
+def test_a_name_that_is_too_long_to_be_looked_up_is_refused_when_it_is_given() -> None:
+    with Holdfast(MemoryStore()) as app:
+        with pytest.raises(Misuse, match=r"key 'kkk.* has 201 characters; 200 are the most"):
+            app.submit(greets, "ann", key="k" * 201)
+        assert app.runs() == []
+    for of in ("queue", "resource"):
+        with pytest.raises(Misuse, match=f"{of} of Limit 'kkk.* has 9000 characters; 200 are the most"):
+            hf.Limit(**{of: "k" * 9000}, running=1)  # type: ignore[arg-type]  # as somebody without a type checker would
+
+
 def test_two_limits_of_one_resource_are_refused() -> None:
     twice = [hf.Limit(resource="calls", amount=amount) for amount in (1, 2)]
     with pytest.raises(Misuse, match="two for one resource"):

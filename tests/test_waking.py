@@ -142,7 +142,7 @@ def test_a_step_of_an_owned_run_does_not_open_the_index_of_times(tmp_path: Path)
             return {pages[page] for _, code, _, page, *_ in told if code == "OpenWrite"}
 
         assert opened(sqlite.ADVANCE) == {"runs", "runs_resting"}
-        assert opened(sqlite.REPLACE) == {"runs", "runs_resting", "runs_owned", "runs_due", "runs_turn"}
+        assert opened(sqlite.REPLACE) == {"runs", "runs_resting", "runs_owned", "runs_due", "runs_turn", "runs_lane"}
 
 
 def test_a_message_without_a_key_wakes_a_run_that_took_another_one_without_a_key_before(app: hf.Holdfast) -> None:

@@ -182,11 +182,12 @@ def supplied(call: Call) -> Life[None]:
     while amounts:
         yield from _before_it_began(call, _still_wanted(call))
         left, wait_s = run.draw(amounts, f"step {call.step_id}, {call.spec.name},")
-        until_s = run.clock.monotonic_s() + (min(wait_s, MOST_SUPPLY_S) if left == amounts else wait_s)
+        wait_s = min(wait_s, MOST_SUPPLY_S) if left == amounts else wait_s
         amounts = dict(left)
-        while (left_s := until_s - run.clock.monotonic_s()) > 0:
-            yield from _before_it_began(call, _moment(min(left_s, LOOK_S)))
+        while wait_s > 0:
+            yield from _before_it_began(call, _moment(min(wait_s, LOOK_S)))
             yield from _before_it_began(call, _still_wanted(call))
+            wait_s -= min(wait_s, LOOK_S)
 
 
 def _still_wanted(call: Call) -> Life[None]:

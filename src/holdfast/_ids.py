@@ -13,6 +13,9 @@ from .errors import BadRunId, Misuse
 
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
+MOST_NAME = 200
+"""Characters of a name that stores look things up by: what is much longer does not fit into an index."""
+
 
 def checked_run_id(run_id: object) -> str:
     """The id, if it can safely be a file name and part of a URL."""
@@ -33,6 +36,14 @@ def checked_text(text: object, what: str) -> str:
     except UnicodeEncodeError:
         raise Misuse(f"{what} {ascii(text)[:80]} is not text that can be stored (a lone surrogate); nothing was changed") from None
     return text
+
+
+def checked_name(text: object, what: str) -> str:
+    """The text, if it can be the name of something that is looked up in every store."""
+    name = checked_text(text, what)
+    if len(name) > MOST_NAME:
+        raise Misuse(f"{what} {name[:40]!r}... has {len(name)} characters; {MOST_NAME} are the most, and nothing was changed")
+    return name
 
 
 def new_run_id(agent: str) -> str:

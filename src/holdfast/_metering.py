@@ -50,7 +50,7 @@ class Meter:
         """The place in line of one more run of a key: behind its others, and among those of the rest."""
         if not lane or self._store is None:
             return 0
-        return self._store.draw([Draft(f"turn {queue} {lane}", TURN_US, None)], at_us=self._clock.now_us()).at_us
+        return self._store.turn(queue, lane, step_us=TURN_US, at_us=self._clock.now_us())
 
 
 def _of_all(draft: Draft) -> Draft:

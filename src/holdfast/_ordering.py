@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 from ._decorators import Agent
 from ._duration import Duration, seconds
 from ._engine import Order
-from ._ids import checked_run_id, checked_text, new_run_id
+from ._ids import checked_name, checked_run_id, checked_text, new_run_id
 from ._options import refuse_unknown
 from ._run import Body, Scope, place
 from ._turns import PRIORITIES
@@ -86,4 +86,4 @@ def in_line(order: Order, *, queue: str, priority: int, key: str) -> Order:
         raise Misuse(f"queue={queue!r:.80}: {QUEUE_RULE}; nothing was left to anybody")
     if type(priority) is not int or abs(priority) >= PRIORITIES:
         raise Misuse(f"priority={priority!r:.80} must be a whole number between {1 - PRIORITIES} and {PRIORITIES - 1}, 0 for most runs")
-    return replace(order, queue=queue, priority=priority, lane=checked_text(key, "key"))
+    return replace(order, queue=queue, priority=priority, lane=checked_name(key, "key"))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast._duration import Duration, seconds
-from holdfast._ids import checked_text
+from holdfast._ids import checked_name, checked_text
 from holdfast._options import refusing_unknown
 from holdfast.errors import Misuse
 from holdfast.store import Ceiling, Head
@@ -33,8 +33,9 @@ class Limit:
     def __post_init__(self) -> None:
         if sum(map(bool, (self.queue, self.agent, self.each_key, self.resource))) != 1:
             raise Misuse("a Limit is of one thing: queue=, agent=, each_key=True or resource=. Write several for several things")
-        for name in ("queue", "agent", "resource"):
-            checked_text(getattr(self, name), f"{name} of Limit")
+        for name in ("queue", "resource"):
+            checked_name(getattr(self, name), f"{name} of Limit")
+        checked_text(self.agent, "agent of Limit")
         if self.resource:
             self._refuse_wrong_rate()
         elif not (self.amount is None and _is_count(self.running)):

@@ -424,14 +424,11 @@ class Holds(Protocol):
 
 
 class Draft(NamedTuple):
-    """What somebody wants to draw from a meter: how far it moves, and how far ahead of now it may be when that is used.
-
-    Without `within_us` it may be as far ahead as it likes: then the draft is a place behind all those before it.
-    """
+    """What somebody wants to draw from a meter: how far it moves, and how far ahead of now it may be when that is used."""
 
     meter: str
     step_us: int
-    within_us: int | None
+    within_us: int
 
 
 class Drawn(NamedTuple):
@@ -457,6 +454,12 @@ class Metered(Protocol):
         ones. Otherwise nothing is.
 
         Now is `at_us`, unless the store has a clock that all who share it see. `holdfast.stores._meters` says all of it in Python.
+        """
+
+    def turn(self, queue: str, lane: str, *, step_us: int, at_us: int) -> int:
+        """A place in line for one more run: `step_us` behind the last that was given for this queue and lane, where that is later than now.
+
+        Where no run of both is queued, it is now. Now is as for `draw`.
         """
 
     def stands(self, meter: str, at_us: int) -> int:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from holdfast.store import INSIDE, Append, Ceiling, Draft, Drawn
-from holdfast.stores._meters import moved_on
+from holdfast.stores._meters import moved_on, turn_meter
 from holdfast.stores._postgres_line import Connection
 from holdfast.stores._postgres_text import sql_text
 
@@ -20,10 +20,11 @@ OTHERS = {
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 TURN = f"""
     INSERT INTO meters AS m VALUES (%(meter)b, {CLOCK} + %(step)b::bigint)
-    ON CONFLICT (meter) DO UPDATE SET stands_us = greatest(m.stands_us, {CLOCK}) + %(step)b::bigint
+    ON CONFLICT (meter) DO UPDATE SET stands_us = %(step)b::bigint + greatest({CLOCK}, CASE WHEN EXISTS (
+        SELECT 1 FROM runs WHERE owner IS NULL AND status = 'queued' AND lane <> '' AND lane = %(lane)b AND queue = %(queue)b
+    ) THEN m.stands_us END)
     RETURNING stands_us - %(step)b::bigint
 """
-"""What `moved_on` says of one that may be as far ahead as it likes, in one statement."""
 LOCKED = f"""
     INSERT INTO meters AS m SELECT meter, 0 FROM unnest(%b::text[]) AS asked (meter) ORDER BY meter
     ON CONFLICT (meter) DO UPDATE SET stands_us = m.stands_us RETURNING meter, stands_us, {CLOCK}
@@ -56,11 +57,14 @@ def _others(connection: Connection, ceiling: Ceiling, run_id: str) -> int:
     return int(connection.execute(OTHERS[ceiling.field], (sql_text(ceiling.value), run_id)).fetchall()[0][0])
 
 
+def turn(connection: Connection, queue: str, lane: str, step_us: int) -> int:
+    """The place in line of one more run of a lane, by the clock of the database."""
+    values = {"meter": turn_meter(queue, lane), "queue": queue, "lane": lane, "step": step_us}
+    return int(connection.execute(TURN, values).fetchall()[0][0])
+
+
 def draw(connection: Connection, drafts: Sequence[Draft]) -> Drawn:
     """Move meters onwards, by the clock of the database; whoever draws waits for the one before, and for nothing else."""
-    if len(drafts) == 1 and drafts[0].within_us is None:
-        values = {"meter": drafts[0].meter, "step": drafts[0].step_us}
-        return Drawn(connection.execute(TURN, values).fetchall()[0][0])
     names = [draft.meter for draft in drafts]
     with connection.transaction():
         found = connection.execute(LOCKED, (names,)).fetchall()

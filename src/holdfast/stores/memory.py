@@ -36,7 +36,7 @@ from holdfast.store import (
 )
 from holdfast.stores._blob_files import condemned
 from holdfast.stores._matching import listed
-from holdfast.stores._meters import moved_on
+from holdfast.stores._meters import moved_on, turn_meter
 
 LIVE_LINES, LIVE_BYTES = 10_000, 8 * 1024 * 1024
 """What is kept at the most of all that runs emitted."""
@@ -104,6 +104,14 @@ class MemoryStore:
             drawn, stand = moved_on([self._meters.get(name, 0) for name in names], drafts, at_us)
             self._meters.update(zip(names, stand, strict=True))
             return drawn
+
+    def turn(self, queue: str, lane: str, *, step_us: int, at_us: int) -> int:
+        meter = turn_meter(queue, lane)
+        with self._lock:
+            in_line = any((one.lane, one.queue, one.status) == (lane, queue, "queued") for one in self._heads.values())
+            turn_us = max(self._meters.get(meter, 0), at_us) if in_line else at_us
+            self._meters[meter] = turn_us + step_us
+            return turn_us
 
     def stands(self, meter: str, at_us: int) -> int:
         with self._lock:

@@ -202,6 +202,10 @@ class PostgresStore:
         drawn = self._others.run(lambda connection: limits.draw(connection, [*wanted]))
         return drawn._replace(left=tuple(wanted[draft] for draft in drawn.left))
 
+    def turn(self, queue: str, lane: str, *, step_us: int, at_us: int) -> int:
+        del at_us
+        return self._others.run(lambda connection: limits.turn(connection, sql_text(queue), sql_text(lane), step_us))
+
     def stands(self, meter: str, at_us: int) -> int:
         return self._others.run(lambda connection: limits.stands(connection, sql_text(meter), at_us))
 

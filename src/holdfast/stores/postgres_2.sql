@@ -11,6 +11,9 @@ ALTER TABLE aside_heads ADD COLUMN queue text, ADD COLUMN turn text, ADD COLUMN 
 -- Runs that nobody owns, by status, queue and agent, in their turn. The name of an agent may be longer than an entry of an index.
 CREATE INDEX runs_turn ON runs (status, queue, hashtextextended(agent, 0), turn, run_id) WHERE owner IS NULL;
 
+-- Runs in line that have something in common with others.
+CREATE INDEX runs_lane ON runs (lane, queue) WHERE owner IS NULL AND status = 'queued' AND lane <> '';
+
 -- What a process that may own runs says of itself.
 ALTER TABLE owners ADD COLUMN about bytea NOT NULL DEFAULT '';
 

@@ -45,7 +45,7 @@ from holdfast.store import (
 from holdfast.stores import _sqlite_blobs as blobs
 from holdfast.stores._blob_files import BlobFiles
 from holdfast.stores._live_files import LiveFiles
-from holdfast.stores._meters import moved_on
+from holdfast.stores._meters import moved_on, turn_meter
 from holdfast.stores._os_errors import os_errors
 from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._sqlite_aside import found_head, found_rows, move, moved
@@ -98,6 +98,9 @@ OTHERS = {
     f"AND instr(tags, '{INSIDE}') = 0"
     for field in ("queue", "agent", "lane")
 }
+LANE_IN_LINE = (
+    "SELECT 1 FROM runs INDEXED BY runs_lane WHERE owner IS NULL AND status = 'queued' AND lane <> '' AND lane = ? AND queue = ? LIMIT 1"
+)
 IN_TURN = f"SELECT {FIELDS} FROM runs INDEXED BY runs_turn WHERE owner IS NULL AND status = ? AND queue = ?"
 ADDRESSED = (
     f"SELECT {FIELDS} FROM (SELECT DISTINCT run_id FROM letters INDEXED BY letters_run WHERE run_id > ?) "
@@ -199,6 +202,15 @@ class SqliteStore:
                 moved = "INSERT INTO meters VALUES (?1, ?2) ON CONFLICT DO UPDATE SET stands_us = ?2"
                 cursor.executemany(moved, zip(names, stand, strict=True))
             return drawn
+
+    def turn(self, queue: str, lane: str, *, step_us: int, at_us: int) -> int:
+        meter = turn_meter(queue, lane)
+        with self._writer.transaction() as cursor:
+            in_line = cursor.execute(LANE_IN_LINE, (lane, queue)).get is not None
+            stands_us = cursor.execute("SELECT stands_us FROM meters WHERE meter = ?", (meter,)).get or 0
+            turn_us = max(stands_us, at_us) if in_line else at_us
+            cursor.execute("INSERT INTO meters VALUES (?1, ?2) ON CONFLICT DO UPDATE SET stands_us = ?2", (meter, turn_us + step_us))
+            return int(turn_us)
 
     def stands(self, meter: str, at_us: int) -> int:
         with self._writer.transaction() as cursor:

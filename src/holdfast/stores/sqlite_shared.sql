@@ -14,6 +14,9 @@ ALTER TABLE aside_heads ADD COLUMN lane;
 -- Runs that nobody owns, by status, queue and agent, in their turn.
 CREATE INDEX runs_turn ON runs (status, queue, agent, turn) WHERE owner IS NULL;
 
+-- Runs in line that have something in common with others.
+CREATE INDEX runs_lane ON runs (lane, queue) WHERE owner IS NULL AND status = 'queued' AND lane <> '';
+
 -- What a process that may own runs says of itself.
 ALTER TABLE owners ADD COLUMN about BLOB NOT NULL DEFAULT x'';
 

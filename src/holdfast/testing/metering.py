@@ -154,12 +154,16 @@ class MeteredConformance:
             assert here.release("queue a")
             assert there.held_back() == []
 
-    def test_a_meter_moves_on_with_what_is_drawn(self, store: Store) -> None:
+    def test_each_further_run_of_a_lane_comes_later_while_one_of_it_is_in_line(self, store: Store) -> None:
         meter = metered(store)
-        first = meter.draw([Draft("m", FAR_US, None)], at_us=5)
-        assert meter.draw([Draft("m", 10, None)], at_us=5).at_us == first.at_us + FAR_US
-        assert meter.draw([Draft("m", 10, None)], at_us=5).at_us == first.at_us + FAR_US + 10
-        assert meter.draw([Draft("other", 10, None)], at_us=5).at_us < FAR_US
+        first = meter.turn("q", "lane", step_us=FAR_US, at_us=5)
+        assert meter.turn("q", "lane", step_us=10, at_us=5) < first + FAR_US
+        resting(store, "in line")
+        second = meter.turn("q", "lane", step_us=FAR_US, at_us=5)
+        assert [meter.turn("q", "lane", step_us=10, at_us=5) for _ in range(2)] == [second + FAR_US, second + FAR_US + 10]
+        for queue, lane in (("q", "other"), ("other", "lane")):
+            meter.turn(queue, lane, step_us=FAR_US, at_us=5)
+            assert meter.turn(queue, lane, step_us=10, at_us=5) < second + FAR_US
 
     def test_a_meter_is_moved_to_a_point_in_time_and_never_back_for_whoever_opens_the_store(self, store: Store, tmp_path: Path) -> None:
         meter = metered(store)
@@ -179,7 +183,7 @@ class MeteredConformance:
         then = meter.draw([whole._replace(step_us=FAR_US // 2)], at_us=5)
         assert then in {Drawn(now.at_us + FAR_US // 2, wait_us) for wait_us in [then.wait_us] if 0 < wait_us <= FAR_US // 2}
         assert meter.draw([little], at_us=5)[::2] == (then.at_us, (little,))
-        assert meter.draw([Draft("m", 30, None)], at_us=5).at_us == now.at_us + FAR_US * 3 // 2
+        assert meter.stands("m", 0) == now.at_us + FAR_US * 3 // 2
 
     def test_of_several_meters_the_one_that_takes_longest_is_drawn_from_first_and_none_where_another_waits(self, store: Store) -> None:
         meter, slow, quick = metered(store), Draft("slow", FAR_US, FAR_US), Draft("quick\0", FAR_US // 8, FAR_US)
@@ -187,4 +191,4 @@ class MeteredConformance:
         assert (first.wait_us, first.left) == (0, ())
         assert meter.draw([quick, slow], at_us=5)[::2] == (first.at_us + FAR_US, (quick,))
         assert meter.draw([quick, slow], at_us=5)[::2] == (first.at_us + FAR_US, (quick, slow))
-        assert meter.draw([quick._replace(within_us=None)], at_us=5).at_us == first.at_us + FAR_US // 8
+        assert [meter.stands(name, 0) for name in ("slow", "quick\0")] == [first.at_us + 2 * FAR_US, first.at_us + FAR_US // 8]
