@@ -68,7 +68,9 @@ FILL = """
     ), noted AS (
         INSERT INTO journal SELECT id, 1, 1, at_us, 'run.started', '', body, value, args, digest FROM sealed
     )
-    INSERT INTO runs
+    INSERT INTO runs (
+        run_id, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note, queue, turn, lane, tagged
+    )
     SELECT id, r.agent, r.status, r.owner, 1, 1, s.digest, r.wake_us, s.at_us, s.at_us, r.tags, r.usd, r.note, 'default',
         left(r.turn, 6) || lpad(s.at_us::text, 17, '0'), r.lane, r.tagged
     FROM sealed s, runs r WHERE r.run_id = 'w0000000'

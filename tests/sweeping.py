@@ -166,14 +166,16 @@ def death_at(place: str) -> Death:
     return {"sync": int(number)} if name == "sync" else {"failpoint": place}
 
 
-def swept(parent: Path, points: Iterable[str], tried: Callable[[Path, Death], list[str] | None]) -> tuple[Counter[str], list[str]]:
-    """Kill at every occurrence of each failpoint, and of each flush where "sync" is one: how often, and what was wrong.
+def swept(
+    parent: Path, points: Iterable[str], tried: Callable[[Path, Death], list[str] | None], *, flushes_every: int = 1
+) -> tuple[Counter[str], list[str]]:  # fmt: skip
+    """Kill at every occurrence of each failpoint, and of each flush (or every second, ...) where "sync" is one; how often, what was wrong.
 
     `tried` plays a case in the folder that it is given, with that death, and says what was wrong then; None where nobody died.
     """
     kills, problems = Counter[str](), list[str]()
     for name in points:
-        for number in range(1, MOST):
+        for number in range(1, MOST, flushes_every if name == "sync" else 1):
             folder = parent / f"{name}-{number}"
             found = tried(folder, death_at(f"{name}:{number}"))
             if not found:

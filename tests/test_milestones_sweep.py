@@ -1,4 +1,4 @@
-"""A run with milestones, partial results and several generations is killed at every failpoint and every flush, and started again.
+"""A run with milestones, partial results and several generations is killed at failpoints and flushes, and started again.
 
 Its steps never give the same twice, so that whatever an effect or a milestone relied on and the engine then lost shows at the end. The same
 sweep over engines that are broken on purpose must find them out.
@@ -60,11 +60,11 @@ def killed(stage: Stage, variant: str, folder: Path, death: Death) -> list[str] 
 
 
 @pytest.mark.parametrize("variant", ["async 2", "def 2"])
-def test_a_kill_at_every_failpoint_and_every_flush(stage: Stage, tmp_path: Path, variant: str) -> None:
-    kills, problems = swept(tmp_path, (*POINTS, "sync"), partial(killed, stage, variant))
+def test_a_kill_at_every_failpoint_and_every_third_flush(stage: Stage, tmp_path: Path, variant: str) -> None:
+    kills, problems = swept(tmp_path, (*POINTS, "sync"), partial(killed, stage, variant), flushes_every=3)
     assert problems == []
     assert set(kills) == {*POINTS, "sync"}
-    assert kills["sync"] >= 10
+    assert kills["sync"] >= 4
 
 
 @pytest.mark.parametrize("variant", ["async 5", "def 5"])

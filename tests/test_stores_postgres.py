@@ -63,7 +63,10 @@ def test_the_suite_notices_a_broken_statement(
 
 
 FILL = """
-    INSERT INTO runs SELECT 'run' || n, 'agent', (ARRAY['done', 'failed', 'waiting'])[1 + n % 3], NULL, 1, 1, '', n, 1, n, '{}', 0, '',
+    INSERT INTO runs (
+        run_id, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note, queue, turn, lane, tagged
+    )
+    SELECT 'run' || n, 'agent', (ARRAY['done', 'failed', 'waiting'])[1 + n % 3], NULL, 1, 1, '', n, 1, n, '{}', 0, '',
     'q', n::text, '', '{}'
     FROM generate_series(1, 20000) AS n
 """
