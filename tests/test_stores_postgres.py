@@ -63,7 +63,9 @@ def test_the_suite_notices_a_broken_statement(
 
 
 FILL = """
-    INSERT INTO runs SELECT 'run' || n, 'agent', (ARRAY['done', 'failed', 'waiting'])[1 + n % 3], NULL, 1, 1, '', n, 1, n, '{}', 0, '',
+    INSERT INTO runs (
+        run_id, agent, status, owner, epoch, seq, digest, wake_us, created_us, updated_us, tags, usd, note, queue, turn, lane, tagged
+    ) SELECT 'run' || n, 'agent', (ARRAY['done', 'failed', 'waiting'])[1 + n % 3], NULL, 1, 1, '', n, 1, n, '{}', 0, '',
     'q', n::text, '', '{}'
     FROM generate_series(1, 20000) AS n
 """
@@ -76,6 +78,8 @@ QUERIES = [
     Query(limit=50, after="run5"),
     Query(limit=50, statuses=["waiting"], queue="q", agent="agent"),
     Query(limit=50, statuses=["waiting"], queue="q", agent="another"),
+    Query(limit=50, statuses=["waiting"], queue="q", agent="agent", behind=("5000", "run5000"), not_lanes=["full"]),
+    Query(limit=50, due_by_us=15_000, queue="q", behind=(10_000, "run10000")),
 ]
 
 
@@ -93,6 +97,7 @@ def test_listing_does_not_read_what_it_does_not_list(store: PostgresStore) -> No
         return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
     store._others.run(lambda connection: connection.execute(FILL))
+    store._others.run(lambda connection: connection.execute("ANALYZE runs"))
     whole = store._others.run(lambda connection: connection.execute("SELECT pg_relation_size('runs') / 8192").fetchall()[0][0])
     read = store._others.run(lambda connection: [pages(connection, query) for query in QUERIES])
     assert whole > 300
