@@ -13,7 +13,7 @@ from agents_for_tests.sites import HandClock
 from holdfast import Holdfast
 from holdfast import _records as rec
 from holdfast._chain import record_of
-from holdfast._claiming import Orphans, _put_back, claimable
+from holdfast._claiming import Looks, _put_back, claimable
 from holdfast._deaths import MOST_LOST, deaths
 from holdfast._journal import Journal
 from holdfast._roster import in_line, unserved
@@ -59,9 +59,9 @@ def begun(store: Store) -> None:
 
 def taken(app: Holdfast, clock: HandClock) -> list[str]:
     """What a worker may take once everybody who fell silent counts as gone."""
-    list(claimable(app.engine, AGENTS, [QUEUE]))
+    list(claimable(app.engine, AGENTS, [QUEUE], Looks(app.engine)))
     clock.ahead_s += LEASE_S + 1
-    return [head.run_id for head in claimable(app.engine, AGENTS, [QUEUE])]
+    return [head.run_id for head in claimable(app.engine, AGENTS, [QUEUE], Looks(app.engine))]
 
 
 STOPPED = [
@@ -183,10 +183,10 @@ def test_a_run_of_the_living_or_of_another_queue_stays_where_it_is() -> None:
         write(store, "living", STRANGE.but(owner="far.living"))
         store.enroll("far.living")
         stood = [store.load("elsewhere"), store.load("living")]
-        orphans = Orphans(app.engine)
+        looks = Looks(app.engine)
         for _ in range(20):
             store.renew("far.living")
-            assert list(claimable(app.engine, AGENTS, [QUEUE], orphans)) == []
+            assert list(claimable(app.engine, AGENTS, [QUEUE], looks)) == []
             clock.ahead_s += LEASE_S / 5
         assert [store.load("elsewhere"), store.load("living")] == stood
 

@@ -27,7 +27,8 @@ SQLITE = """
 """
 FIRST_SQLITE = "DROP TABLE aside_rows; DROP TABLE aside_heads; DROP TABLE pruned; DROP INDEX runs_due"
 POSTGRES = """
-    DROP INDEX runs_turn; DROP TABLE meters, holds; ALTER TABLE owners DROP about; ALTER TABLE runs DROP queue, DROP turn, DROP lane;
+    DROP INDEX runs_turn; DROP STATISTICS runs_agents; DROP TABLE meters, holds;
+    ALTER TABLE owners DROP about; ALTER TABLE runs DROP queue, DROP turn, DROP lane;
     ALTER TABLE aside_heads DROP queue, DROP turn, DROP lane; UPDATE meta SET value = '1' WHERE key = 'migration'
 """
 

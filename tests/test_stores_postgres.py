@@ -79,6 +79,8 @@ QUERIES = [
     Query(limit=50, after="run5"),
     Query(limit=50, statuses=["waiting"], queue="q", agent="agent"),
     Query(limit=50, statuses=["waiting"], queue="q", agent="another"),
+    Query(limit=50, statuses=["waiting"], queue="q", agent="agent", behind=("5000", "run5000"), not_lanes=["full"]),
+    Query(limit=50, due_by_us=15_000, queue="q", behind=(10_000, "run10000")),
 ]
 
 
@@ -96,6 +98,7 @@ def test_listing_does_not_read_what_it_does_not_list(store: PostgresStore) -> No
         return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
     store._others.run(lambda connection: connection.execute(FILL))
+    store._others.run(lambda connection: connection.execute("ANALYZE runs"))
     whole = store._others.run(lambda connection: connection.execute("SELECT pg_relation_size('runs') / 8192").fetchall()[0][0])
     read = store._others.run(lambda connection: [pages(connection, query) for query in QUERIES])
     assert whole > 300

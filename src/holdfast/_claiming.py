@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from heapq import merge
 from itertools import chain
@@ -18,12 +19,15 @@ from ._family import MAX_DEPTH, parent_of
 from ._fitting import is_held_up, is_misfit, is_stopped_by, tries
 from ._journal import Journal
 from ._runner import silent
-from ._waking import woken
+from ._waking import Spoken, due
 from .errors import Damaged, LeaseLost, Stopped
 from .store import Head, Query, Roster
 
 PAGE = 50
 """Runs in line that are read at a time."""
+
+MOST_LANES = 1_000
+"""Lanes without room that a store is told to leave out."""
 
 MAX_OWNED = 10_000
 """Runs that execute somewhere, which are looked through for those whose owner is gone."""
@@ -50,13 +54,35 @@ MOST_KNOWN = 100_000
 log = logging.getLogger("holdfast")
 
 
-def claimable(
-    engine: Engine, agents: Sequence[str], queues: Sequence[str], orphans: Orphans | None = None, misfits: Misfits | None = None
-) -> Iterator[Head]:  # fmt: skip
-    """The runs that can be taken now: those whose owner is gone, those that can go on, those that wait for this code, those in line."""
+class Looks:
+    """What stays from one look for runs to the next, and what is learnt in between by whoever takes them."""
+
+    def __init__(self, engine: Engine, misfits: Misfits | None = None) -> None:
+        self.orphans, self.misfits, self.spoken = Orphans(engine), misfits, Spoken(engine)
+        self.taken = 0
+        """How many were taken: those that go on and those in line have their turn alternately, also where there is room for one only."""
+        self.full: set[tuple[str, str]] = set()
+        """Where there is no room in this look: a field of the head, and its value."""
+
+    def alternating(self, *sources: Iterator[Head]) -> Iterator[Head]:
+        """The heads of the source whose turn it is, until one of them is taken; of one that has no more, the turn is the next one's."""
+        left = list(sources)
+        while left:
+            source = left[self.taken % len(left)]
+            head = next(source, None)
+            if head is None:
+                left.remove(source)
+            else:
+                yield head
+
+
+def claimable(engine: Engine, agents: Sequence[str], queues: Sequence[str], looks: Looks) -> Iterator[Head]:
+    """The runs that can be taken now: those whose owner is gone; then those that can go on or wait for this code, and those in line."""
     seen: set[str] = set()
-    orphaned, waiting = (orphans or Orphans(engine)).found(), misfits.found() if misfits is not None else ()
-    for head in chain(orphaned, woken(engine, agent=None), waiting, *(_in_line(engine, queue, agents) for queue in queues)):
+    waiting = looks.misfits.found() if looks.misfits is not None else ()
+    going_on = chain(*(due(engine, queue=queue) for queue in queues), looks.spoken.to(), waiting)
+    in_line = chain(*(_in_line(engine, queue, agents, looks.full) for queue in queues))
+    for head in chain(looks.orphans.found(), looks.alternating(going_on, in_line)):
         top = _topmost(engine, head)
         if top is None or top.queue not in queues or top.run_id in seen:
             continue
@@ -82,17 +108,19 @@ def _put_back(engine: Engine, head: Head) -> None:
         log.warning("run %s is put back in line: %s", head.run_id, reason)
 
 
-def _in_line(engine: Engine, queue: str, agents: Sequence[str]) -> Iterator[Head]:
+def _in_line(engine: Engine, queue: str, agents: Sequence[str], full: AbstractSet[tuple[str, str]]) -> Iterator[Head]:
     """The runs of a queue in their turn, those of these agents."""
-    lines = [_pages(engine, Query(statuses=["queued"], queue=queue, agent=agent, limit=PAGE)) for agent in agents]
+    lines = [_line(engine, queue, agent, full) for agent in agents]
     return merge(*lines, key=lambda head: (head.turn, head.run_id))
 
 
-def _pages(engine: Engine, query: Query) -> Iterator[Head]:
-    """What a query lists, a page at a time; what is taken meanwhile may hide one, which the next look finds."""
-    while page := engine.store.heads(query):
+def _line(engine: Engine, queue: str, agent: str, full: AbstractSet[tuple[str, str]]) -> Iterator[Head]:
+    """Those of one agent, a page at a time, without those of which is known meanwhile that there is no room for them."""
+    query = Query(statuses=["queued"], queue=queue, agent=agent, limit=PAGE)
+    while not full & {("queue", queue), ("agent", agent)} and (page := engine.store.heads(query)):
         yield from page
-        query = query._replace(offset=query.offset + len(page))
+        lanes = [value for field, value in full if field == "lane"][:MOST_LANES]
+        query = query._replace(behind=(page[-1].turn, page[-1].run_id), not_lanes=lanes)
 
 
 class Orphans:

@@ -7,20 +7,24 @@ does the repetition of one that it took.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from ._engine import Engine
 from ._journal import Journal
+from ._lease import CHILD
 from ._letters import matters
 from .errors import Damaged, Misuse
-from .store import Head, Query
+from .store import Head, Letter, Query
 
 MAX_READY = 100_000
 """Runs that can be asked for at once."""
 
 PAGE = 200
 """Heads that are read at a time."""
+
+MOST_IN_VAIN = 100_000
+"""Runs of which is remembered that nothing that was said to them wakes them."""
 
 
 def ready(engine: Engine, *, agent: str | None, limit: int) -> list[Head]:
@@ -35,34 +39,56 @@ def ready(engine: Engine, *, agent: str | None, limit: int) -> list[Head]:
     return list(found.values())
 
 
-def woken(engine: Engine, *, agent: str | None, limit: int = PAGE) -> Iterator[Head]:
-    """The runs that wait and have something to do: their time has come, the earliest first, or something was said to them."""
-    query = Query(agent=agent, due_by_us=engine.clock.now_us(), statuses=["waiting"], limit=limit)
+def due(engine: Engine, *, agent: str | None = None, queue: str | None = None, limit: int = PAGE) -> Iterator[Head]:
+    """The runs that wait and whose time has come, the earliest first."""
+    query = Query(agent=agent, due_by_us=engine.clock.now_us(), statuses=["waiting"], queue=queue, limit=limit)
     while page := engine.store.heads(query):
         yield from page
-        query = query._replace(offset=query.offset + len(page))
-    yield from _spoken_to(engine, agent)
+        query = query._replace(behind=(page[-1].wake_us or 0, page[-1].run_id))
 
 
 def _candidates(engine: Engine, agent: str | None, limit: int) -> Iterator[Head]:
-    yield from woken(engine, agent=agent, limit=limit)
+    yield from due(engine, agent=agent, limit=limit)
+    yield from Spoken(engine).to(agent)
     queued = engine.store.heads(Query(agent=agent, statuses=["queued"], limit=limit))
     yield from (head for head in queued if head.owner is None)
 
 
-def _spoken_to(engine: Engine, agent: str | None) -> Iterator[Head]:
-    """The runs that wait and to which something was said that they wait for."""
-    query = Query(agent=agent, statuses=["waiting"], addressed=True, limit=PAGE)
-    while page := engine.store.heads(query):
-        yield from (head for head in page if _wakes(engine, head.run_id))
-        query = query._replace(after=page[-1].run_id)
+class Spoken:
+    """Finds the runs that wait and to which something was said that they wait for, without reading a journal twice for the same words."""
 
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._vain: dict[str, tuple[int, int, int]] = {}
 
-def _wakes(engine: Engine, run_id: str) -> bool:
-    with suppress(Damaged):  # it cannot go on; the inbox says why
-        found = engine.store.load(run_id)
-        journal = Journal.load(*found) if found is not None else None
-        letters = engine.store.letters([run_id]) if journal is not None else []
-        return journal is not None and any(matters(engine.store, engine.observer, journal, letter) for letter in letters)
-    return False
+    def to(self, agent: str | None = None) -> Iterator[Head]:
+        """Those that would do something about it."""
+        query = Query(agent=agent, statuses=["waiting"], addressed=True, limit=PAGE)
+        while page := self._engine.store.heads(query):
+            said: dict[str, list[Letter]] = {head.run_id: [] for head in page}
+            for letter in self._engine.store.letters(list(said)):
+                said[letter.run_id].append(letter)
+            yield from (head for head in page if self._wakes(head, said[head.run_id]))
+            query = query._replace(after=page[-1].run_id)
 
+    def _wakes(self, head: Head, letters: Sequence[Letter]) -> bool:
+        """Whether a letter matters; that none does holds until there is another one, or the run moves, or else a child run may have."""
+        stands = (head.epoch, head.seq, max((letter.letter_id for letter in letters), default=0))
+        if self._vain.pop(head.run_id, None) == stands:
+            self._vain[head.run_id] = stands
+            return False
+        if self._matter(head.run_id, letters):
+            return True
+        if all(letter.kind != CHILD for letter in letters):
+            if len(self._vain) >= MOST_IN_VAIN:
+                del self._vain[next(iter(self._vain))]
+            self._vain[head.run_id] = stands
+        return False
+
+    def _matter(self, run_id: str, letters: Sequence[Letter]) -> bool:
+        engine = self._engine
+        with suppress(Damaged):  # it cannot go on; the inbox says why
+            found = engine.store.load(run_id) if letters else None
+            journal = Journal.load(*found) if found is not None else None
+            return journal is not None and any(matters(engine.store, engine.observer, journal, letter) for letter in letters)
+        return False

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from . import _records as rec
 from ._advice import DEADLY
-from ._claiming import Misfits, Orphans, claimable
+from ._claiming import Looks, Misfits, claimable
 from ._code import print_of
 from ._deaths import TAKEN_OVER, Death, deaths_of, too_deadly
 from ._decorators import Agent
@@ -111,9 +111,8 @@ class Worker:
         self._queues, self._room, self._grace_s = queues, concurrency, grace_s
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._shunned: dict[str, tuple[int, int]] = {}
-        self._orphans = Orphans(engine)
         self.codes = {agent.name: print_of(agent.fn, agent.version) for agent in known}
-        self._misfits = Misfits(engine, self.codes, queues)
+        self._looks = Looks(engine, Misfits(engine, self.codes, queues))
         self._full_until_s: dict[Ceiling, float] = {}
         self._rests_until_s: dict[str, float] = {}
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="holdfast-worker")
@@ -209,14 +208,17 @@ class Worker:
 
     def _orders(self, room: int) -> Iterator[Order]:
         """What is to be executed next; of what has a ceiling no more than it lets, and nothing while it is known to be reached."""
-        asked: Counter[Ceiling] = Counter()
+        asked, looks = Counter[Ceiling](), self._looks
         queues = self._heeding.let_through(self._queues)
-        for head in claimable(self._engine, self._names, queues, self._orphans, self._misfits) if queues else ():
+        looks.full.clear()
+        for head in claimable(self._engine, self._names, queues, looks) if queues else ():
             above = ceilings(self._engine.meter.limits, head)
-            if head.run_id in self._tasks or any(asked[one] >= one.most or self._is_full(one) for one in above):
+            looks.full.update(one[:2] for one in above if asked[one] >= one.most or self._is_full(one))
+            if head.run_id in self._tasks or looks.full.intersection(one[:2] for one in above):
                 continue
             if (order := self._order(head, above)) is not None:
                 asked.update(above)
+                looks.taken += 1
                 yield order
                 room -= 1
             if not room:

@@ -207,9 +207,11 @@ class Query(NamedTuple):
     one once, however they move meanwhile.
 
     Two questions are for those who wake runs, and a store answers them in the time that the answer is long, however many runs rest in it.
-    With `due_by_us`: those that nobody owns and whose time to wake is not later, the earliest first. With `addressed`: those that nobody
-    owns and to which there are letters that no append has taken, in the order of their ids, behind `after`. A third is answered in the
-    same way: with `queue`, `agent` and one status, those of them that nobody owns, in their turn. Ask one of them at a time.
+    With `due_by_us`: those that nobody owns, of `queue` where it is named, whose time to wake is not later, the earliest first. With
+    `addressed`: those that nobody owns and to which there are letters that no append has taken, in the order of their ids, behind `after`.
+    A third is answered in the
+    same way: with `queue`, `agent` and one status, those of them that nobody owns, in their turn. Ask one of them at a time. With `behind`
+    the first and the third go on behind a place: the time or the turn of a run there, and its id. `not_lanes` leaves these lanes out.
     """
 
     statuses: Sequence[str] = ()
@@ -223,6 +225,8 @@ class Query(NamedTuple):
     addressed: bool = False
     queue: str | None = None
     owner: str | None = None
+    behind: tuple[int | str, str] | None = None
+    not_lanes: Sequence[str] = ()
 
 
 @runtime_checkable

@@ -10,7 +10,9 @@ from holdfast.store import Head, Query
 
 def listed(heads: Iterable[Head], query: Query) -> list[Head]:
     """The page of those that match. Which of them have letters (`addressed`) the store has looked up itself."""
-    found = sorted((head for head in heads if matches(head, query)), key=_order(query))
+    order, behind = _order(query), query.behind
+    found = sorted((head for head in heads if matches(head, query)), key=order)
+    found = found if behind is None else [head for head in found if order(head) > behind]
     return found[query.offset : query.offset + query.limit]
 
 
@@ -24,15 +26,16 @@ def matches(head: Head, query: Query) -> bool:
         and (query.due_by_us is None or (head.owner is None and head.wake_us is not None and head.wake_us <= query.due_by_us))
         and (not query.addressed or head.owner is None)
         and (query.queue is None or (head.owner is None and head.queue == query.queue))
+        and head.lane not in query.not_lanes
         and (not query.tags or _has_tags(head, query.tags))
     )
 
 
 def _order(query: Query) -> Callable[[Head], tuple[int | str, str]]:
-    if query.queue is not None:
-        return lambda head: (head.turn, head.run_id)
     if query.due_by_us is not None:
         return lambda head: (head.wake_us or 0, head.run_id)
+    if query.queue is not None:
+        return lambda head: (head.turn, head.run_id)
     if query.addressed or query.after is not None:
         return lambda head: (0, head.run_id)
     return lambda head: (-head.updated_us, head.run_id)

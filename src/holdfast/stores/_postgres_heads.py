@@ -54,28 +54,34 @@ def statement(query: Query) -> tuple[bytes, dict[str, Any]]:
 
 
 def _order(query: Query) -> str:
-    if query.queue is not None:
-        return IN_TURN
     if query.due_by_us is not None:
         return DUE
+    if query.queue is not None:
+        return IN_TURN
     if query.addressed:
         return ADDRESSED
     return LISTED if query.after is None else BEHIND
 
 
 def _filters(query: Query) -> list[str]:
+    in_turn = _order(query) is IN_TURN
     asked = {
-        "runs.status = ANY(%(statuses)b)": bool(query.statuses),
+        "runs.status = ANY(%(statuses)b)": bool(query.statuses) and not in_turn,
         "agent = %(agent)b": query.agent is not None,
-        "hashtextextended(agent, 0) = hashtextextended(%(agent)b, 0)": query.agent is not None and query.queue is not None,
+        "hashtextextended(agent, 0) = hashtextextended(%(agent)b, 0)": query.agent is not None and in_turn,
         "owner = %(owner)b": query.owner is not None,
         "updated_us < %(idle)b": query.idle_before_us is not None,
         "tagged @> %(tags)b": bool(query.tags),
+        "queue = %(queue)b": query.queue is not None and not in_turn,
+        "(wake_us, run_id) > (%(place)b, %(behind)b)": query.behind is not None and not in_turn,
+        "(turn, run_id) > (%(place)b, %(behind)b)": query.behind is not None and in_turn,
+        "lane <> ALL(%(lanes)b)": bool(query.not_lanes),
     }
     return [sql for sql, is_asked in asked.items() if is_asked]
 
 
 def _values(query: Query) -> dict[str, Any]:
+    place, behind = query.behind or ("", "")
     return {
         "statuses": [sql_text(status) for status in query.statuses],
         "agent": sql_text(query.agent or ""),
@@ -86,6 +92,9 @@ def _values(query: Query) -> dict[str, Any]:
         "due": query.due_by_us,
         "status": sql_text(query.statuses[0] if query.statuses else ""),
         "queue": sql_text(query.queue or ""),
+        "place": sql_text(place) if isinstance(place, str) else place,
+        "behind": sql_text(behind),
+        "lanes": [sql_text(lane) for lane in query.not_lanes],
         "limit": query.limit,
         "offset": query.offset,
     }

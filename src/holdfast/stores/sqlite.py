@@ -181,10 +181,10 @@ class SqliteStore:
 
     def heads(self, query: Query) -> list[Head]:
         with self._reader.transaction() as cursor:
-            if query.queue is not None:
-                return _in_turn(cursor, query)
             if query.due_by_us is not None or query.addressed:
                 return _to_wake(cursor, query)
+            if query.queue is not None:
+                return _in_turn(cursor, query)
             if query.after is not None:
                 return _behind(cursor, query, query.after)
             found = _owned(cursor, query)
@@ -478,7 +478,9 @@ def _behind(cursor: apsw.Cursor, query: Query, after: str) -> list[Head]:
 
 def _to_wake(cursor: apsw.Cursor, query: Query) -> list[Head]:
     due = query.due_by_us is not None
-    sql, values = _narrowed(DUE if due else ADDRESSED, query)
+    sql, values = _further(*_narrowed(DUE if due else ADDRESSED, query), query, "wake_us")
+    if due and query.queue is not None:
+        sql, values = f"{sql} AND queue = ?", [*values, query.queue]
     if query.statuses:
         sql += f" AND status IN ({', '.join('?' * len(query.statuses))})"
     sql += f" ORDER BY {'wake_us, run_id' if due else 'run_id'} LIMIT ? OFFSET ?"
@@ -487,10 +489,19 @@ def _to_wake(cursor: apsw.Cursor, query: Query) -> list[Head]:
 
 
 def _in_turn(cursor: apsw.Cursor, query: Query) -> list[Head]:
-    sql, values = _narrowed(IN_TURN, query)
+    sql, values = _further(*_narrowed(IN_TURN, query), query, "turn")
     sql += " ORDER BY turn, run_id LIMIT ? OFFSET ?"
     (status,) = query.statuses
     return [Head._make(row) for row in cursor.execute(sql, (status, query.queue, *values, query.limit, query.offset))]
+
+
+def _further(sql: str, values: list[str | int], query: Query, place: str) -> tuple[str, list[str | int]]:
+    """From behind a place on, and without some lanes."""
+    if query.behind is not None:
+        sql, values = f"{sql} AND ({place}, run_id) > (?, ?)", [*values, *query.behind]
+    if query.not_lanes:
+        sql, values = f"{sql} AND lane NOT IN ({', '.join('?' * len(query.not_lanes))})", [*values, *query.not_lanes]
+    return sql, values
 
 
 def _narrowed(sql: str, query: Query) -> tuple[str, list[str | int]]:

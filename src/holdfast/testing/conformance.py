@@ -255,6 +255,16 @@ class StoreConformance(
         assert listed(store, Query(due_by_us=99, limit=2, offset=2)) == ["b", "late"]
         assert listed(store, Query(due_by_us=99, agent="other")) == listed(store, Query(due_by_us=99, statuses=["done"])) == []
 
+    def test_those_who_are_due_are_listed_by_their_queue_and_from_any_place_on(self, store: Store) -> None:
+        for run_id, wake_us, queue in [("a", 20, "q"), ("c", 10, "q"), ("b", 20, "q"), ("d", 15, "r"), ("late", 99, "q")]:
+            keep(store, head(run_id, 1, status="waiting", owner=None)._replace(wake_us=wake_us, queue=queue))
+        due = Query(due_by_us=50, statuses=["waiting"])
+        assert listed(store, due) == ["c", "d", "a", "b"]
+        assert listed(store, due._replace(queue="q")) == ["c", "a", "b"]
+        assert listed(store, due._replace(behind=(10, "c"))) == ["d", "a", "b"]
+        assert listed(store, due._replace(behind=(20, "a"), queue="q")) == ["b"]
+        assert listed(store, due._replace(behind=(20, "b"))) == []
+
     def test_who_is_taken_or_wakes_later_is_due_no_more(self, store: Store) -> None:
         waiting = head("run", 1, status="waiting", owner=None)._replace(wake_us=10)
         keep(store, waiting)
@@ -273,6 +283,11 @@ class StoreConformance(
         line = Query(statuses=["queued"], queue="q")
         assert listed(store, line) == ["first", "a", "b"]
         assert listed(store, line._replace(limit=1, offset=1)) == ["a"]
+        assert listed(store, line._replace(behind=("1", "first"))) == listed(store, line._replace(behind=("1", "zzz"))) == ["a", "b"]
+        assert listed(store, line._replace(behind=("2", "a"))) == ["b"]
+        assert listed(store, line._replace(behind=("2", "b"))) == []
+        assert listed(store, line._replace(not_lanes=["a", "none", "first"])) == ["b"]
+        assert listed(store, line._replace(not_lanes=["first"], agent="agent", behind=("1", "zzz"), limit=1)) == ["a"]
         assert listed(store, line._replace(queue="r")) == ["other"]
         assert listed(store, line._replace(agent="other")) == []
         taken = head("first", 2, owner="me")._replace(queue="q", turn="1", lane="first")
