@@ -88,6 +88,16 @@ def test_a_meter_that_a_wrong_clock_moved_is_not_believed() -> None:
     assert meter.draw({"calls": 1}, "it") == ({}, 0.1)
 
 
+def test_a_meter_that_the_clock_of_postgresql_moved_is_not_believed(postgres_store: PostgresStore) -> None:
+    other = Draft("other", 1, WINDOW_US)
+    for drafts in ([Draft("one", 100_000, WINDOW_US)], [Draft("two", 100_000, WINDOW_US), other]):
+        postgres_store.advance(drafts[0].meter, 4_000_000_000_000_000)
+        drawn = postgres_store.draw(drafts, at_us=0)
+        assert drawn.left == tuple(drafts[1:])
+        assert 0 < drawn.wait_us <= 100_000
+        assert postgres_store.stands(drafts[0].meter, 0) == drawn.at_us + WINDOW_US
+
+
 def test_the_smallest_amounts_are_not_free() -> None:
     quick = hf.Limit(resource="bytes", amount=5_000_000, per="1s")
     assert [quick.step_us(amount) for amount in (1, 5, 5_000_000)] == [1, 1, 1_000_000]
@@ -164,6 +174,10 @@ def test_two_limits_of_one_resource_are_refused() -> None:
 
 def test_those_who_draw_from_one_meter_of_postgresql_at_the_same_time_get_no_more_than_there_is(postgres_store: PostgresStore) -> None:
     assert "calls" not in _postgres_limits.LOCKED
+    one = Draft("one", 60_000_000, 600_000_000)
+    with ThreadPoolExecutor(8) as pool:
+        alone = list(pool.map(lambda _: postgres_store.draw([one], at_us=0), range(40)))
+    assert Counter((len(one.left), one.wait_us > 0) for one in alone) == {(0, False): 10, (0, True): 1, (1, True): 29}
     drafts = [Draft("calls", 60_000_000, 600_000_000), Draft("more", 1, 600_000_000)]
     with ThreadPoolExecutor(8) as pool:
         drawn = list(pool.map(lambda number: postgres_store.draw(drafts[:: 1 if number % 2 else -1], at_us=0), range(40)))
