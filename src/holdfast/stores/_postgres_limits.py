@@ -34,6 +34,7 @@ DRAW = f"""
 """
 """What `moved_on` says of one meter, in one statement: when what is drawn may be used, and now; nothing where nothing was drawn."""
 STANDS = f"SELECT stands_us - %b::bigint, {CLOCK} FROM meters WHERE meter = %b"
+GIVE_BACK = "UPDATE meters SET stands_us = stands_us - %b::bigint WHERE meter = %b AND stands_us = %b::bigint"
 LOCKED = f"""
     INSERT INTO meters AS m SELECT meter, 0 FROM unnest(%b::text[]) AS asked (meter) ORDER BY meter
     ON CONFLICT (meter) DO UPDATE SET stands_us = m.stands_us RETURNING meter, stands_us, {CLOCK}

@@ -173,6 +173,19 @@ class MeteredConformance:
         assert meter.draw([little], at_us=5)[::2] == (then.at_us, (little,))
         assert meter.stands("m", 0) == stood_us + FAR_US // 2
 
+    def test_what_is_not_used_is_given_back_unless_somebody_has_drawn_since(self, store: Store) -> None:
+        meter, whole = metered(store), Draft("m\0", FAR_US, FAR_US)
+        meter.draw([whole], at_us=5)
+        stood_us = meter.stands("m\0", 0)
+        then = meter.draw([whole], at_us=5)
+        meter.give_back(whole, then.at_us)
+        meter.give_back(whole, then.at_us)
+        assert meter.stands("m\0", 0) == stood_us
+        then = meter.draw([whole], at_us=5)
+        meter.advance("m\0", stood_us + FAR_US + 1)
+        meter.give_back(whole, then.at_us)
+        assert meter.stands("m\0", 0) == stood_us + FAR_US + 1
+
     def test_of_several_meters_the_one_that_takes_longest_is_drawn_from_first_and_none_where_another_waits(self, store: Store) -> None:
         meter, slow, quick = metered(store), Draft("slow", FAR_US, FAR_US), Draft("quick\0", FAR_US // 8, FAR_US)
         first = meter.draw([slow, quick], at_us=5)
