@@ -83,9 +83,19 @@ def test_a_meter_that_a_wrong_clock_moved_is_not_believed() -> None:
     clock, meter_of = StillClock(), partial(Meter, limits=[hf.Limit(resource="calls", amount=10, per="1s")])
     meter = meter_of(MemoryStore(), clock)
     clock.at_us += 86_400_000_000
-    assert meter.draw({"calls": 1}, "it") == ({}, 0.0)
+    assert meter.draw({"calls": 1}, "it")[:2] == ({}, 0.0)
     clock.at_us -= 86_400_000_000
-    assert meter.draw({"calls": 1}, "it") == ({}, 0.1)
+    assert meter.draw({"calls": 1}, "it")[:2] == ({}, 0.1)
+
+
+def test_a_meter_that_the_clock_of_postgresql_moved_is_not_believed(postgres_store: PostgresStore) -> None:
+    other = Draft("other", 1, WINDOW_US)
+    for drafts in ([Draft("one", 100_000, WINDOW_US)], [Draft("two", 100_000, WINDOW_US), other]):
+        postgres_store.advance(drafts[0].meter, 4_000_000_000_000_000)
+        drawn = postgres_store.draw(drafts, at_us=0)
+        assert drawn.left == tuple(drafts[1:])
+        assert 0 < drawn.wait_us <= 100_000
+        assert postgres_store.stands(drafts[0].meter, 0) == drawn.at_us + WINDOW_US
 
 
 def test_the_smallest_amounts_are_not_free() -> None:
@@ -106,16 +116,16 @@ def test_an_amount_that_there_never_is_is_refused_with_the_name_of_the_step(amou
     with Holdfast(MemoryStore(), limits=[hf.Limit(resource="calls", amount=10, per="1h")]) as app:
         with pytest.raises(Misuse, match=r"greedy, uses .* of 'calls'.*[Ii]t did not begin"):
             app.run(asks)
-        assert app.engine.meter.draw({"calls": 10}, "it") == ({}, 0.0)
+        assert app.engine.meter.draw({"calls": 10}, "it")[:2] == ({}, 0.0)
 
 
 def test_a_meter_tells_how_long_to_wait_and_is_right() -> None:
     clock = StillClock()
     meter = Meter(MemoryStore(), clock, [hf.Limit(resource="calls", amount=2, per="1s")])
-    assert [meter.draw({"calls": 1}, "it") for _ in range(4)] == [({}, 0.0), ({}, 0.0), ({}, 0.5), ({"calls": 1}, 0.5)]
+    assert [meter.draw({"calls": 1}, "it")[:2] for _ in range(4)] == [({}, 0.0), ({}, 0.0), ({}, 0.5), ({"calls": 1}, 0.5)]
     clock.sleep(0.5)
-    assert meter.draw({"calls": 1}, "it") == ({}, 0.5)
-    assert meter.draw({"what has no limit": 1_000_000}, "it") == ({}, 0.0)
+    assert meter.draw({"calls": 1}, "it")[:2] == ({}, 0.5)
+    assert meter.draw({"what has no limit": 1_000_000}, "it")[:2] == ({}, 0.0)
 
 
 class Ahead(MemoryStore):
@@ -127,7 +137,7 @@ class Ahead(MemoryStore):
 
 def test_how_long_to_wait_does_not_depend_on_what_time_it_is_in_the_store() -> None:
     meter = Meter(Ahead(), StillClock(), [hf.Limit(resource="calls", amount=2, per="1s")])
-    assert [meter.draw({"calls": 1}, "it") for _ in range(3)] == [({}, 0.0), ({}, 0.0), ({}, 0.5)]
+    assert [meter.draw({"calls": 1}, "it")[:2] for _ in range(3)] == [({}, 0.0), ({}, 0.0), ({}, 0.5)]
 
 
 def test_a_key_none_of_whose_runs_is_in_line_any_more_stands_no_further_back_than_others() -> None:
@@ -164,6 +174,10 @@ def test_two_limits_of_one_resource_are_refused() -> None:
 
 def test_those_who_draw_from_one_meter_of_postgresql_at_the_same_time_get_no_more_than_there_is(postgres_store: PostgresStore) -> None:
     assert "calls" not in _postgres_limits.LOCKED
+    one = Draft("one", 60_000_000, 600_000_000)
+    with ThreadPoolExecutor(8) as pool:
+        alone = list(pool.map(lambda _: postgres_store.draw([one], at_us=0), range(40)))
+    assert Counter((len(one.left), one.wait_us > 0) for one in alone) == {(0, False): 10, (0, True): 1, (1, True): 29}
     drafts = [Draft("calls", 60_000_000, 600_000_000), Draft("more", 1, 600_000_000)]
     with ThreadPoolExecutor(8) as pool:
         drawn = list(pool.map(lambda number: postgres_store.draw(drafts[:: 1 if number % 2 else -1], at_us=0), range(40)))

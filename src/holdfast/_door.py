@@ -11,6 +11,7 @@ that is open.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from ._models import Pair
 from ._run import EDGE_S, Body, Run
 from ._watch import compare
 from .breaker import Circuit, Go, Rest, Word, word_of
-from .errors import BudgetExceeded, Cancelled, CircuitOpen, ModelChanged, Outspent, Parked, RunInterrupted
+from .errors import BudgetExceeded, Cancelled, CircuitOpen, ModelChanged, Outspent, Parked, RunInterrupted, StoreError
 
 if TYPE_CHECKING:
     from ._calls import Call
@@ -181,13 +182,21 @@ def supplied(call: Call) -> Life[None]:
     amounts = {uses: 1.0} if isinstance(uses, str) else dict(uses(*call.args, **call.kwargs)) if uses is not None else {}
     while amounts:
         yield from _before_it_began(call, _still_wanted(call))
-        left, wait_s = run.draw(amounts, f"step {call.step_id}, {call.spec.name},")
-        wait_s = min(wait_s, MOST_SUPPLY_S) if left == amounts else wait_s
+        left, wait_s, give_back = run.draw(amounts, f"step {call.step_id}, {call.spec.name},")
+        try:
+            yield from _before_it_began(call, _waited(call, min(wait_s, MOST_SUPPLY_S) if left == amounts else wait_s))
+        except BaseException:
+            with contextlib.suppress(StoreError):  # then it counts as used
+                give_back()
+            raise
         amounts = dict(left)
-        while wait_s > 0:
-            yield from _before_it_began(call, _moment(min(wait_s, LOOK_S)))
-            yield from _before_it_began(call, _still_wanted(call))
-            wait_s -= min(wait_s, LOOK_S)
+
+
+def _waited(call: Call, wait_s: float) -> Life[None]:
+    while wait_s > 0:
+        yield Pause(min(wait_s, LOOK_S))
+        yield from _still_wanted(call)
+        wait_s -= min(wait_s, LOOK_S)
 
 
 def _still_wanted(call: Call) -> Life[None]:

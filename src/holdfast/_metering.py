@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from ._clock import Clock
 from .errors import Misuse
@@ -11,6 +13,14 @@ from .store import Draft, Metered, Store
 
 TURN_US = 1_000_000
 """By how much each further run of one key comes later in line: in that time those of others come before it."""
+
+
+class Supply(NamedTuple):
+    """What is left to be drawn, how many seconds to wait before that, and how to give back what was drawn if it is not waited for."""
+
+    left: Mapping[str, float]
+    wait_s: float
+    give_back: Callable[[], object] = lambda: None
 
 
 class Meter:
@@ -27,16 +37,19 @@ class Meter:
         self._clock, self._store = clock, store if isinstance(store, Metered) else None
         self._rates = {limit.resource: limit for limit in limits if limit.resource}
 
-    def draw(self, amounts: Mapping[str, float], what: str) -> tuple[Mapping[str, float], float]:
-        """Draw so much of each resource, as far as it can be now: what is left to be drawn, and how many seconds to wait first."""
+    def draw(self, amounts: Mapping[str, float], what: str) -> Supply:
+        """Draw so much of each resource, as far as it can be now."""
         for resource, amount in amounts.items():
             self._refuse_unusable(resource, amount, what)
-        rates = [(self._rates[resource], amount) for resource, amount in amounts.items() if resource in self._rates]
-        drafts = {Draft(rate.resource, rate.step_us(amount), rate.per_us()): amount for rate, amount in rates if amount}
-        if not drafts or self._store is None:
-            return {}, 0.0
-        drawn = self._store.draw([_of_all(draft) for draft in drafts], at_us=self._clock.now_us())
-        return {draft.meter: amount for draft, amount in drafts.items() if _of_all(draft) in drawn.left}, drawn.wait_us / 1e6
+        rates = {resource: self._rates[resource] for resource, amount in amounts.items() if amount and resource in self._rates}
+        drafts = {Draft(f"resource {name}", rate.step_us(amounts[name]), rate.per_us()): name for name, rate in rates.items()}
+        store = self._store
+        if not drafts or store is None:
+            return Supply({}, 0.0)
+        drawn = store.draw([*drafts], at_us=self._clock.now_us())
+        supply = Supply({drafts[draft]: amounts[drafts[draft]] for draft in drawn.left}, drawn.wait_us / 1e6)
+        booked = [draft for draft in drafts if draft not in drawn.left]
+        return supply._replace(give_back=partial(store.give_back, booked[0], drawn.at_us)) if booked and drawn.wait_us else supply
 
     def _refuse_unusable(self, resource: str, amount: object, what: str) -> None:
         if not is_amount(amount):
@@ -51,7 +64,3 @@ class Meter:
         if not lane or self._store is None:
             return 0
         return self._store.turn(queue, lane, step_us=TURN_US, at_us=self._clock.now_us())
-
-
-def _of_all(draft: Draft) -> Draft:
-    return draft._replace(meter=f"resource {draft.meter}")

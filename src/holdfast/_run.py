@@ -24,6 +24,7 @@ from ._ids import effect_key, seeded, uuid_from
 from ._journal import Journal
 from ._ledger import Outlay
 from ._mail import Mail
+from ._metering import Supply
 from ._models import OnModelChange
 from ._replay import CANCEL, CLEANUP, QUESTION, UNDO
 from ._riders import Riders
@@ -307,7 +308,7 @@ class Run:
         self.recorded_seq = journal.head.seq
         self.seed = self.origin if journal.continued is None else f"{self.origin}~{journal.continued.generation}"
         self.agent: Agent[..., Any] | None = None
-        self.draw: Callable[[Mapping[str, float], str], tuple[Mapping[str, float], float]] = lambda _, __: ({}, 0.0)  # of resources
+        self.draw: Callable[[Mapping[str, float], str], Supply] = lambda _, __: Supply({}, 0.0)  # of resources
         self.unawaited: dict[str, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self.watching: dict[str, Watched] = {}
         self.watch_calls: dict[str, int] = {}

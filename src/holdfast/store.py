@@ -460,6 +460,9 @@ class Metered(Protocol):
         Now is `at_us`, unless the store has a clock that all who share it see. `holdfast.stores._meters` says all of it in Python.
         """
 
+    def give_back(self, draft: Draft, at_us: int) -> None:
+        """Move the meter back by a draft that was to be used at `at_us` of its answer and is not, unless somebody has drawn since."""
+
     def turn(self, queue: str, lane: str, *, step_us: int, at_us: int) -> int:
         """A place in line for one more run: `step_us` behind the last that was given for this queue and lane, where that is later than now.
 

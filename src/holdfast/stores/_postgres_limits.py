@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from holdfast.store import INSIDE, Append, Ceiling, Draft, Drawn
-from holdfast.stores._meters import moved_on, turn_meter
+from holdfast.stores._meters import MOST_WINDOWS, moved_on, turn_meter
 from holdfast.stores._postgres_line import Connection
 from holdfast.stores._postgres_text import sql_text
 
@@ -25,6 +25,17 @@ TURN = f"""
     ) THEN m.stands_us END)
     RETURNING stands_us - %(step)b::bigint
 """
+WITHIN = "%(within_us)b::bigint"
+DRAW = f"""
+    INSERT INTO meters AS m VALUES (%(meter)b, {CLOCK} + %(step_us)b::bigint)
+    ON CONFLICT (meter) DO UPDATE SET stands_us = %(step_us)b::bigint + CASE
+        WHEN m.stands_us > {CLOCK} + {MOST_WINDOWS} * {WITHIN} THEN {CLOCK} + {WITHIN} ELSE greatest(m.stands_us, {CLOCK}) END
+    WHERE m.stands_us <= {CLOCK} + {WITHIN} OR m.stands_us > {CLOCK} + {MOST_WINDOWS} * {WITHIN}
+    RETURNING stands_us - {WITHIN}, {CLOCK}
+"""
+"""What `moved_on` says of one meter, in one statement: when what is drawn may be used, and now; nothing where nothing was drawn."""
+STANDS = f"SELECT stands_us - %b::bigint, {CLOCK} FROM meters WHERE meter = %b"
+GIVE_BACK = "UPDATE meters SET stands_us = stands_us - %b::bigint WHERE meter = %b AND stands_us = %b::bigint"
 LOCKED = f"""
     INSERT INTO meters AS m SELECT meter, 0 FROM unnest(%b::text[]) AS asked (meter) ORDER BY meter
     ON CONFLICT (meter) DO UPDATE SET stands_us = m.stands_us RETURNING meter, stands_us, {CLOCK}
@@ -65,6 +76,17 @@ def turn(connection: Connection, queue: str, lane: str, step_us: int) -> int:
 
 def draw(connection: Connection, drafts: Sequence[Draft]) -> Drawn:
     """Move meters onwards, by the clock of the database; whoever draws waits for the one before, and for nothing else."""
+    return _drawn_from_one(connection, drafts[0]) if len(drafts) == 1 else _drawn_from_several(connection, drafts)
+
+
+def _drawn_from_one(connection: Connection, draft: Draft) -> Drawn:
+    drawn = connection.execute(DRAW, draft._asdict()).fetchall()
+    ((when_us, at_us),) = drawn or connection.execute(STANDS, (draft.within_us, draft.meter)).fetchall()
+    wait_us = max(when_us - at_us, 0 if drawn else 1)
+    return Drawn(at_us + wait_us, wait_us, () if drawn else (draft,))
+
+
+def _drawn_from_several(connection: Connection, drafts: Sequence[Draft]) -> Drawn:
     names = [draft.meter for draft in drafts]
     with connection.transaction():
         found = connection.execute(LOCKED, (names,)).fetchall()

@@ -105,6 +105,11 @@ class MemoryStore:
             self._meters.update(zip(names, stand, strict=True))
             return drawn
 
+    def give_back(self, draft: Draft, at_us: int) -> None:
+        with self._lock:
+            if self._meters.get(draft.meter) == at_us + draft.within_us:
+                self._meters[draft.meter] -= draft.step_us
+
     def turn(self, queue: str, lane: str, *, step_us: int, at_us: int) -> int:
         meter = turn_meter(queue, lane)
         with self._lock:

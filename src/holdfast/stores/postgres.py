@@ -202,6 +202,10 @@ class PostgresStore:
         drawn = self._others.run(lambda connection: limits.draw(connection, [*wanted]))
         return drawn._replace(left=tuple(wanted[draft] for draft in drawn.left))
 
+    def give_back(self, draft: Draft, at_us: int) -> None:
+        values = (draft.step_us, sql_text(draft.meter), at_us + draft.within_us)
+        self._others.run(lambda connection: connection.execute(limits.GIVE_BACK, values))
+
     def turn(self, queue: str, lane: str, *, step_us: int, at_us: int) -> int:
         del at_us
         return self._others.run(lambda connection: limits.turn(connection, sql_text(queue), sql_text(lane), step_us))

@@ -203,6 +203,11 @@ class SqliteStore:
                 cursor.executemany(moved, zip(names, stand, strict=True))
             return drawn
 
+    def give_back(self, draft: Draft, at_us: int) -> None:
+        with self._writer.transaction() as cursor:
+            values = (draft.step_us, draft.meter, at_us + draft.within_us)
+            cursor.execute("UPDATE meters SET stands_us = stands_us - ? WHERE meter = ? AND stands_us = ?", values)
+
     def turn(self, queue: str, lane: str, *, step_us: int, at_us: int) -> int:
         meter = turn_meter(queue, lane)
         with self._writer.transaction() as cursor:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store import Append, Ceiling, Draft, Drawn, Enrolled, Hold, Holds, Metered, Roster, Stale, Store
+from holdfast.store import Append, Ceiling, Draft, Enrolled, Hold, Holds, Metered, Roster, Stale, Store
 from holdfast.testing.sample import WRITERS, head, keep, row
 
 FAR_US = 4_000_000_000_000_000
@@ -178,12 +178,26 @@ class MeteredConformance:
 
     def test_who_draws_more_than_there_is_now_is_told_when_there_is_and_nobody_else_is_let_in_before(self, store: Store) -> None:
         meter, whole, little = metered(store), Draft("m", FAR_US, FAR_US), Draft("m", 20, FAR_US)
-        now = meter.draw([whole], at_us=5)
-        assert now == Drawn(now.at_us)
+        assert meter.draw([whole], at_us=5)[1:] == (0, ())
+        stood_us = meter.stands("m", 0)
         then = meter.draw([whole._replace(step_us=FAR_US // 2)], at_us=5)
-        assert then in {Drawn(now.at_us + FAR_US // 2, wait_us) for wait_us in [then.wait_us] if 0 < wait_us <= FAR_US // 2}
+        assert then[::2] == (stood_us - FAR_US // 2, ())
+        assert 0 < then.wait_us <= FAR_US // 2
         assert meter.draw([little], at_us=5)[::2] == (then.at_us, (little,))
-        assert meter.stands("m", 0) == now.at_us + FAR_US * 3 // 2
+        assert meter.stands("m", 0) == stood_us + FAR_US // 2
+
+    def test_what_is_not_used_is_given_back_unless_somebody_has_drawn_since(self, store: Store) -> None:
+        meter, whole = metered(store), Draft("m\0", FAR_US, FAR_US)
+        meter.draw([whole], at_us=5)
+        stood_us = meter.stands("m\0", 0)
+        then = meter.draw([whole], at_us=5)
+        meter.give_back(whole, then.at_us)
+        meter.give_back(whole, then.at_us)
+        assert meter.stands("m\0", 0) == stood_us
+        then = meter.draw([whole], at_us=5)
+        meter.advance("m\0", stood_us + FAR_US + 1)
+        meter.give_back(whole, then.at_us)
+        assert meter.stands("m\0", 0) == stood_us + FAR_US + 1
 
     def test_of_several_meters_the_one_that_takes_longest_is_drawn_from_first_and_none_where_another_waits(self, store: Store) -> None:
         meter, slow, quick = metered(store), Draft("slow", FAR_US, FAR_US), Draft("quick\0", FAR_US // 8, FAR_US)
