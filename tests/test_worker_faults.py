@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -251,6 +252,24 @@ def test_a_worker_whose_program_cancels_everything_releases_its_runs() -> None:
         app.submit(patient_outside_of_steps, "it", run_id="run")
         asyncio.run(main(app))
         assert standing(app) == {"run": "queued"}
+
+
+def test_ctrl_c_that_meets_the_code_of_a_run_ends_the_program_and_releases_the_run() -> None:
+    """Without asyncio.run, which handles Ctrl-C itself: Python raises it wherever its main thread is."""
+    loop = asyncio.new_event_loop()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with Holdfast(MemoryStore()) as app:
+        app.submit(of_its_own, "KeyboardInterrupt", run_id="run")
+        working = loop.create_task(app.work([of_its_own]))
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(working)
+        assert standing(app) == {"run": "queued"}
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            loop.run_until_complete(working)
+        loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+    assert entered == {"KeyboardInterrupt": 1}
 
 
 # --- arguments that the code does not take --------------------------------------------------------------------------
