@@ -26,7 +26,7 @@ import apsw
 import pytest
 
 import holdfast as hf
-from holdfast import _chain, _inspect
+from holdfast import _chain, _checking
 from holdfast import _records as rec
 from holdfast._journal import Journal
 from holdfast.errors import StoreError
@@ -142,7 +142,7 @@ class Subject:
         except StoreError:
             return OPENING
         try:
-            if not all(verdict.good for verdict in _inspect.check(app.engine, None)):
+            if not all(verdict.good for verdict in _checking.check(app.engine, None)):
                 return RUN
             return self._looked_at(app.store)
         except StoreError:

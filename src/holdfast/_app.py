@@ -39,11 +39,12 @@ from .stores.opening import open_store
 
 if TYPE_CHECKING:
     from ._artifact import Artifact
+    from ._checking import Verdict
     from ._checkpoints import Checkpoint
     from ._compare import Difference
     from ._drift import Comparison
     from ._follow import Event
-    from ._inspect import CheckpointView, Item, RunView, Summary, Verdict
+    from ._inspect import CheckpointView, Item, RunView, Summary
     from ._pruning import Pruning
     from ._repair import Mending
     from ._timetravel import Effects
@@ -258,9 +259,9 @@ class Holdfast(Transferring, Working):
 
     def check(self, run_id: str | None = None) -> list[Verdict]:
         """Whether what is stored is what was written, for one run or all."""
-        from . import _inspect
+        from . import _checking
 
-        return list(_inspect.check(self.engine, run_id))
+        return list(_checking.check(self.engine, run_id))
 
     def artifact(self, run_id: str, digest: str) -> Artifact:
         """The artifact of a run whose digest begins so; six digits are enough where no other begins with them."""

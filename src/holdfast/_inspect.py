@@ -1,8 +1,7 @@
-"""Read-only views for operators: runs, one run, its checkpoints, what needs a person, and whether it is all still whole."""
+"""Read-only views for operators: runs, one run, its checkpoints, and what needs a person."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ from . import _records as rec
 from ._advice import answering, branching, going_on, made, moving_on, sent, settling, telling, unblocking
 from ._answers import shown
 from ._calls import shown_call
-from ._chain import FORK_OF, empty_head, verified
+from ._chain import FORK_OF, verified
 from ._checkpoints import STATES, Checkpoint, checkpoints, message
 from ._duration import Duration, seconds
 from ._engine import Engine
@@ -27,10 +26,9 @@ from ._options import AWAY, checked_statuses
 from ._packing import bare
 from ._replay import DIED, UNDO, History, Question
 from ._runner import refuse_pruned
-from ._shelved import damaged_artifacts
 from .budget import Spent
-from .errors import Damaged, HoldfastError, Misuse, Refusal, StoreDamaged, StoreError, UndoFailed, UnknownRun
-from .store import Head, Query, Repairable, Row
+from .errors import Damaged, HoldfastError, Misuse, Refusal, StoreError, UndoFailed, UnknownRun
+from .store import Head, Query, Row
 
 MAX_LISTED = 100_000
 """Runs in one list at the most."""
@@ -153,21 +151,6 @@ class Item:
     details: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What a check found of one run: `seq` is the first bad record, and everything before it is good, up to the step `checkpoint`."""
-
-    run_id: str
-    good: bool
-    records: int
-    seq: int = 0
-    what: str = ""
-    last_good: str = ""
-    checkpoint: str = ""
-    artifacts: list[str] = field(default_factory=list)
-    """What is wrong with the artifacts that it refers to; the records are good all the same."""
-
-
 def runs(
     engine: Engine, *, status: str | Sequence[str], agent: str | None, tags: Mapping[str, str], idle: Duration | None, limit: int,
     queue: str | None = None,
@@ -283,71 +266,6 @@ def inbox(engine: Engine) -> list[Item]:
     return items
 
 
-def check(engine: Engine, run_id: str | None) -> Iterator[Verdict]:
-    """Verify one run or all, one by one."""
-    if run_id is not None:
-        yield check_run(engine, _known(engine, run_id))
-        return
-    for head in walk(engine, ()):
-        yield check_run(engine, head.run_id)
-
-
-def check_run(engine: Engine, run_id: str) -> Verdict:
-    """Walk one run from its first record to the last that is good."""
-    good: list[rec.Record] = []
-    what, seq = "", 0
-    artifacts: list[str] = []
-    try:
-        found = engine.store.load(run_id) or _without_head(engine, run_id)
-        for _, record in verified(*found):
-            good.append(record.but(args=None, value=None))  # what was verified need not stay in memory
-        artifacts = damaged_artifacts(engine.store, run_id, found[1])
-    except Damaged as damage:
-        what, seq = damage.what, damage.seq
-        good = good or _good_before(engine, run_id, seq)
-    except StoreError as error:
-        what, seq = str(error), len(good) + 1
-    last = f"{good[-1].kind} {good[-1].step_id}".strip() if good else ""
-    return Verdict(
-        run_id=run_id, good=not what and not artifacts, records=len(good), seq=seq, what=what, last_good=last,
-        checkpoint=checkpoint_of(good), artifacts=artifacts,
-    )  # fmt: skip
-
-
-def _good_before(engine: Engine, run_id: str, seq: int) -> list[rec.Record]:
-    """The records before one that the store itself has found to be damaged."""
-    good: list[rec.Record] = []
-    with contextlib.suppress(Damaged):  # the head, at the latest, is not theirs
-        for row, record in verified(empty_head(run_id), _strays(engine, run_id)):
-            if row.seq >= seq:
-                break
-            good.append(record)
-    return good
-
-
-def checkpoint_of(records: Sequence[rec.Record]) -> str:
-    """The last finished step among these records, as a person would name it."""
-    done = [record for record in records if isinstance(record, rec.StepDone | rec.StepFailed)]
-    return f"step {done[-1].step_id}, {done[-1].name}" if done else ""
-
-
-def _known(engine: Engine, run_id: str) -> str:
-    """The id, if anything at all is stored under it."""
-    with contextlib.suppress(StoreDamaged):  # then there is something
-        if engine.store.head(checked_run_id(run_id)) is None and not _strays(engine, run_id):
-            raise _unknown(engine, run_id)
-    return run_id
-
-
-def _without_head(engine: Engine, run_id: str) -> tuple[Head, Sequence[Row]]:
-    """The rows of a run whose head is gone, behind one that they cannot agree with."""
-    return empty_head(run_id)._replace(status="gone"), _strays(engine, run_id)
-
-
-def _strays(engine: Engine, run_id: str) -> Sequence[Row]:
-    return engine.store.found(run_id)[1] if isinstance(engine.store, Repairable) else []
-
-
 def walk(engine: Engine, statuses: Sequence[str]) -> Iterator[Head]:
     """All heads with these statuses, page by page; one that moves meanwhile is neither missed nor met twice."""
     after = ""
@@ -369,11 +287,11 @@ def loaded(engine: Engine, run_id: str) -> tuple[Head, Sequence[Row]]:
     """The head and rows of a run that must exist."""
     found = engine.store.load(checked_run_id(run_id))
     if found is None:
-        raise _unknown(engine, run_id)
+        raise unknown(engine, run_id)
     return found
 
 
-def _unknown(engine: Engine, run_id: str) -> UnknownRun:
+def unknown(engine: Engine, run_id: str) -> UnknownRun:
     """The error for an id that nobody has, with the one that may have been meant; of a run that was removed, that it was."""
     refuse_pruned(engine, run_id)
     near = get_close_matches(run_id, [head.run_id for head in engine.store.heads(Query(limit=NEWEST))], n=1)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from . import _records as rec
 from ._calls import shown_call
 from ._chain import CONTINUED, GENESIS, args_digest, at_position, chain, dropped_before, empty_head, fold_head, record_of, verified
+from ._checking import checkpoint_of
 from ._engine import Engine
 from ._failpoints import reach
 from ._ids import checked_run_id, checked_text
-from ._inspect import checkpoint_of
 from ._journal import Journal
 from ._options import AWAY, STATUSES
 from ._replay import History

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from holdfast import __version__ as holdfast_version
-from holdfast import _inspect, _roster
+from holdfast import _checking, _inspect, _roster
 from holdfast._family import top_of
 from holdfast.cli import artifacts, comparing, moving, stopping, timetravel, views, working
 from holdfast.cli import doctor as doctoring
@@ -389,7 +389,7 @@ def check(
             return Exit.FINE
         problems = holdfast.store.check() if everything else []
         total = sum(1 for _ in _inspect.walk(holdfast.engine, ())) if everything else 1
-        verdicts = list(screen.followed(_inspect.check(holdfast.engine, run), total, "checking runs"))
+        verdicts = list(screen.followed(_checking.check(holdfast.engine, run), total, "checking runs"))
         good = not problems and all(verdict.good for verdict in verdicts)
         parts = {"store": holdfast.store.url, "good": good, "problems": problems, "runs": verdicts}
         screen.say(views.check_page(verdicts, problems, screen.setting()), **parts)

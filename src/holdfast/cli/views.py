@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from holdfast._checking import Verdict
 from holdfast._checkpoints import Checkpoint
 from holdfast._drift import Comparison
-from holdfast._inspect import CheckpointView, Item, RunView, Summary, Verdict
+from holdfast._inspect import CheckpointView, Item, RunView, Summary
 from holdfast._repair import Mending
 from holdfast.budget import shown as amount
 from holdfast.cli.page import Block, Cell, Column, Commands, Facts, Line, Page, Table
