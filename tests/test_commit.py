@@ -368,3 +368,28 @@ def test_what_comes_after_closing_does_not_wait_for_ever(committer: Committer) -
 
     thread_answers = in_threads(lambda: asyncio.run(main()))
     assert thread_answers == [3]
+
+
+def test_closing_waits_for_a_thread_that_is_just_being_started(
+    committer: Committer, store: WatchedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, starting, go_on = begun(committer, "r"), threading.Event(), threading.Event()
+    start = threading.Thread.start
+
+    def slowly(thread: threading.Thread) -> None:
+        if thread.name == "holdfast-commit":
+            starting.set()
+            assert go_on.wait(20)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", slowly)
+    posting = threading.Thread(target=lambda: committer.post(journal, done("1"), lambda: True), daemon=True)
+    closing = threading.Thread(target=committer.close, daemon=True)
+    posting.start()
+    assert starting.wait(20)
+    closing.start()
+    go_on.set()
+    closing.join(20)
+    posting.join(20)
+    assert [closing.is_alive(), posting.is_alive()] == [False, False]
+    assert len(store.load("r")[1]) == 2  # type: ignore[index]

@@ -56,6 +56,7 @@ class Committer:
         self._counting = threading.Lock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()  # one thread only, and none behind a close
         self._closing = False
 
     def enter(self, lanes: int) -> None:
@@ -161,20 +162,22 @@ class Committer:
 
     def close(self) -> None:
         """Write what waits and stop the thread."""
-        self._closing = True
+        with self._starting:
+            self._closing = True
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
 
     def _rouse(self) -> None:
-        if self._closing:  # nobody else would write it any more
-            with self._lock:
-                self._flush()
-            return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._loop, name="holdfast-commit", daemon=True)
-            self._thread.start()
-        self._wake.set()
+        with self._starting:
+            if not self._closing:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._loop, name="holdfast-commit", daemon=True)
+                    self._thread.start()
+                self._wake.set()
+                return
+        with self._lock:  # nobody else would write it any more
+            self._flush()
 
     def _loop(self) -> None:
         while True:
