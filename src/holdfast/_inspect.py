@@ -19,6 +19,7 @@ from ._checkpoints import STATES, Checkpoint, checkpoints, message
 from ._duration import Duration, seconds
 from ._engine import Engine
 from ._family import top_of
+from ._holding import Fleet
 from ._ids import checked_run_id
 from ._journal import Journal
 from ._letters import moved_children
@@ -186,7 +187,7 @@ def show(engine: Engine, run_id: str) -> RunView:
         state={name: _json(saved.last) for name, saved in journal.states.items()},
         result=_json(journal.verdict.value) if isinstance(journal.verdict, rec.RunDone) else None, tags=json.loads(head.tags), usd=head.usd,
         spent=journal.ledger.spent(engine.clock.now_us() if _lives(engine, head) else head.updated_us), limits=dict(journal.ledger.limits),
-        created_us=head.created_us, updated_us=head.updated_us, next_commands=_next_commands(engine, head, journal),
+        created_us=head.created_us, updated_us=head.updated_us, next_commands=_next_commands(engine, journal),
         model_changes=[line.note for line in lines if line.state == STATES[rec.ModelChanged.kind]],
         milestone=journal.milestone, generation=journal.generation,
         parent=started.parent.get("run"), children=_children(bare(rows)), asks=bool(_doubts(engine, journal) or _asks(engine, journal)),
@@ -257,10 +258,11 @@ def _states(journal: Journal, rows: Sequence[Row], step_id: str, last_seq: int) 
 def inbox(engine: Engine) -> list[Item]:
     """What needs a person: doubts, those of cancelled runs too, questions, blocked, half undone and damaged runs."""
     items: list[Item] = []
+    fleet = Fleet(engine)
     for head in walk(engine, STATES_OF_NEED):
         try:
             found = engine.store.load(head.run_id)
-            items += [] if found is None else _items(engine, *found)
+            items += [] if found is None else _items(engine, *found, fleet)
         except (Damaged, StoreError) as error:
             items.append(_damaged(head, error))
     return items
@@ -409,31 +411,34 @@ def _ours(error: rec.Json) -> bool:
     return f"{HoldfastError.__module__}:{HoldfastError.__qualname__}" in error.get("classes", ())
 
 
-def _next_commands(engine: Engine, head: Head, journal: Journal) -> list[str]:
+def _next_commands(engine: Engine, journal: Journal) -> list[str]:
+    head, fleet = journal.head, Fleet(engine)
     settled = [command for step_id, _ in _doubts(engine, journal) for command in settling(head.run_id, step_id, made(journal, step_id))]
     answered = [command for ask_id, asked in _asks(engine, journal) for command in answering(head.run_id, ask_id, asked)]
     if settled or answered:
-        return settled + answered + _besides(engine, journal)
+        return settled + answered + _besides(engine, journal, fleet)
     match head.status:
         case "done" | "cancelled" | "moving" | "moved":
             return moving_on(head)
         case "running" if _lives(engine, head):
             return [f"holdfast history {head.run_id}"]
         case "blocked":
-            return unblocking(journal)
+            return unblocking(journal, fleet.hands(head))
         case "waiting" | "failed" if journal.open_children():
-            return [*(f"holdfast show {child}" for child in journal.open_children()), *going_on(journal)]
+            return [*(f"holdfast show {child}" for child in journal.open_children()), *going_on(journal, fleet.hands(head))]
         case "waiting" if not _moved(engine, head):
             return telling(journal) or [f"holdfast history {head.run_id}"]
         case _:
-            return going_on(journal)
+            return going_on(journal, fleet.hands(head))
 
 
-def _besides(engine: Engine, journal: Journal) -> list[str]:
+def _besides(engine: Engine, journal: Journal, fleet: Fleet) -> list[str]:
     """What helps beside a person's word: other code, or a process that finds out by itself what the dead one left in doubt."""
-    if journal.head.status == "blocked":
-        return unblocking(journal)
-    return going_on(journal) if journal.head.status == "running" and not _lives(engine, journal.head) else []
+    head = journal.head
+    if head.status == "blocked":
+        return unblocking(journal, fleet.hands(head))
+    dead = head.status == "running" and not _lives(engine, head)
+    return going_on(journal, fleet.hands(head)) if dead or head.status == "paused" else []
 
 
 def _moved(engine: Engine, head: Head) -> bool:
@@ -460,7 +465,7 @@ def _asks(engine: Engine, journal: Journal) -> list[tuple[str, Question]]:
     return [(ask_id, asked) for ask_id, asked in journal.open_asks() if not asked.too_late(now_us)]
 
 
-def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
+def _items(engine: Engine, head: Head, rows: Sequence[Row], fleet: Fleet) -> list[Item]:
     journal = Journal.load(head, rows)
     assert journal.started is not None
     call, tags = shown_call(journal.started.agent, (journal.continued or journal.started).args), _tags(head)
@@ -468,7 +473,7 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
         Item(
             kind="doubt", run_id=head.run_id, step_id=step_id, since_us=found.started_us or head.updated_us, key=sent(journal, step_id),
             what=f"did {shown_call(found.name, found.args)} happen? {found.doubt.reason if found.doubt else _left(head)}".strip(),
-            commands=[*settling(head.run_id, step_id, made(journal, step_id)), *_besides(engine, journal)], call=call, tags=tags,
+            commands=[*settling(head.run_id, step_id, made(journal, step_id)), *_besides(engine, journal, fleet)], call=call, tags=tags,
         )
         for step_id, found in _doubts(engine, journal)
     ]  # fmt: skip
@@ -481,7 +486,7 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
         for ask_id, asked in _asks(engine, journal)
     ]  # fmt: skip
     parent = journal.started.parent.get("run")
-    return [replace(item, call=call, tags=tags, parent=parent) for item in (*doubts, *asks, *_stuck(journal, rows))]
+    return [replace(item, call=call, tags=tags, parent=parent) for item in (*doubts, *asks, *_stuck(journal, rows, fleet))]
 
 
 def _left(head: Head) -> str:
@@ -489,13 +494,13 @@ def _left(head: Head) -> str:
     return f"{DIED}; the run settles it when it goes on, or asks" if head.status == "running" else ""
 
 
-def _stuck(journal: Journal, rows: Sequence[Row]) -> list[Item]:
+def _stuck(journal: Journal, rows: Sequence[Row], fleet: Fleet) -> list[Item]:
     """A run that does not go on by itself: it is blocked, or was being undone and could not be."""
     head, verdict = journal.head, journal.verdict
     if head.status == "blocked" and isinstance(verdict, rec.RunBlocked | rec.RunRepaired):
-        kind, step_id, what, commands = "blocked", verdict.step_id, _why_blocked(journal, rows), unblocking(journal)
+        kind, step_id, what, commands = "blocked", verdict.step_id, _why_blocked(journal, rows), unblocking(journal, fleet.hands(head))
     elif head.status == "failed" and journal.undoing is not None and isinstance(verdict, rec.RunFailed):
-        kind, (step_id, what), commands = "undo", _why_not_undone(verdict.error), going_on(journal)
+        kind, (step_id, what), commands = "undo", _why_not_undone(verdict.error), going_on(journal, fleet.hands(head))
     elif head.status == "moving":
         kind, step_id, what, commands = "move", "", f"it is being moved {head.note}; nobody can take it meanwhile", moving_on(head)
     else:

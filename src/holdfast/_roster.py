@@ -102,6 +102,12 @@ def unserved(engine: Engine, heads: Sequence[Head]) -> dict[str, int]:
     return dict(Counter(why for why in told if why)) if working else {}
 
 
+def serving(engine: Engine) -> list[WorkerView]:
+    """The workers that live and take runs; what they execute is not looked up."""
+    found = [_view(engine, one.owner, one.about, ()) for one in engine.store.owners()] if isinstance(engine.store, Roster) else []
+    return [one for one in found if one.agents and not one.stopping and one.life == "alive"]
+
+
 def may_fit(engine: Engine, head: Head) -> bool:
     """Whether a run waits for fitting code and a worker lives that has not tried it yet."""
     if not is_held_up(head) or not isinstance(engine.store, Roster) or not _waits_for_code(engine, head):

@@ -1,0 +1,106 @@
+"""What `show`, `runs`, `inbox` and `workers` say where workers share the runs: what helps there, and what is held back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import holdfast as hf
+from cli_stage import Stage
+from holdfast import Holdfast
+from holdfast import _records as rec
+from holdfast._holding import Fleet
+from holdfast._inspect import loaded
+from holdfast._journal import Journal
+from holdfast._roster import introduction
+
+
+@hf.agent
+def buys(number: int) -> int:
+    if number < 0:
+        raise ValueError("nothing to buy")
+    return number
+
+
+@pytest.fixture
+def stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Stage:
+    """One run that has failed, one that is blocked by its code, one in line and one that was paused."""
+    with Holdfast(tmp_path / "runs.db") as app:
+        with pytest.raises(ValueError, match="nothing to buy"):
+            app.run(buys, -1, run_id="failed")
+        for run_id in ("queued", "paused", "blocked"):
+            app.submit(buys, 1, run_id=run_id)
+        app.pause("paused", by="ann", reason="look")
+        misfit = rec.RunBlocked(step_id="1", error={"type": "ReplayMismatch", "message": "another path"})
+        journal = Journal.load(*loaded(app.engine, "blocked"))
+        app.engine.committer.commit(journal, [rec.RunResumed(owner="", why="taken"), misfit])
+    return Stage(tmp_path, capsys)
+
+
+@contextmanager
+def worker(stage: Stage, *, agents: tuple[str, ...] = ("buys",), queues: tuple[str, ...] = ("default",)) -> Iterator[Holdfast]:
+    """This process says that it is a worker, and takes nothing."""
+    with Holdfast(stage.store) as app:
+        app.engine.keeper.enroll()
+        told = introduction(app.engine, agents=agents, queues=queues, concurrency=1, stopping=False)
+        app.engine.store.introduce(app.engine.keeper.owner, told)  # type: ignore[attr-defined]
+        yield app
+
+
+def proposed(stage: Stage, run_id: str) -> list[str]:
+    commands: list[str] = stage.document("show", run_id)["run"]["next_commands"]
+    return commands
+
+
+# --- what to do next ------------------------------------------------------------------------------------------------
+
+ALONE = {
+    "failed": ["holdfast resume failed --here APP.py"],
+    "queued": ["holdfast resume queued --here APP.py"],
+    "paused": ["holdfast resume paused"],
+    "blocked": ["holdfast resume blocked --here OLD_APP.py", "holdfast resume blocked --accept --here APP.py", "holdfast cancel blocked"],
+}
+SERVED = {
+    "failed": ["holdfast resume failed", "holdfast resume failed --here APP.py"],
+    "queued": ["holdfast workers"],
+    "paused": ["holdfast resume paused"],
+    "blocked": ["holdfast resume blocked --accept", "holdfast resume blocked --here OLD_APP.py", "holdfast cancel blocked"],
+}
+HELD = {
+    "failed": ["holdfast resume failed"],
+    "queued": [],
+    "paused": ["holdfast resume paused"],
+    "blocked": ["holdfast resume blocked --accept", "holdfast cancel blocked"],
+}
+
+
+def test_without_a_worker_for_it_a_run_goes_on_where_one_says_so(stage: Stage) -> None:
+    assert {run_id: proposed(stage, run_id) for run_id in ALONE} == ALONE
+    with worker(stage, agents=("other",)), worker(stage, queues=("mail",)):
+        assert {run_id: proposed(stage, run_id) for run_id in ALONE} == ALONE
+
+
+def test_where_a_worker_serves_it_a_run_is_left_to_workers_first(stage: Stage) -> None:
+    with worker(stage):
+        assert {run_id: proposed(stage, run_id) for run_id in SERVED} == SERVED
+        (item,) = stage.document("inbox")["items"]
+        assert item["commands"] == SERVED["blocked"]
+
+
+@pytest.mark.parametrize("words", [("--queue", "default"), ("--fleet",)])
+def test_nothing_is_proposed_that_goes_on_in_spite_of_a_pause(stage: Stage, words: tuple[str, ...]) -> None:
+    stage.told("pause", *words)
+    with worker(stage):
+        assert {run_id: proposed(stage, run_id) for run_id in HELD} == HELD
+        assert stage.told("show", "queued").splitlines()[-1] == f"  holdfast resume {' '.join(words)} --store {stage.store}"
+
+
+def test_a_child_is_in_the_hands_of_those_who_take_the_run_that_it_is_inside_of(stage: Stage) -> None:
+    with worker(stage) as app:
+        above = {"run": "queued", "step": "1"}
+        inside = rec.RunStarted(agent="other", fingerprint="1:f", origin="child", tags={"child_of": "queued"}, parent=above, queue="mail")
+        app.engine.committer.commit(Journal("child"), [inside])
+        assert Fleet(app.engine).hands(loaded(app.engine, "child")[0]) == "workers"
