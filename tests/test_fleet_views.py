@@ -104,3 +104,54 @@ def test_a_child_is_in_the_hands_of_those_who_take_the_run_that_it_is_inside_of(
         inside = rec.RunStarted(agent="other", fingerprint="1:f", origin="child", tags={"child_of": "queued"}, parent=above, queue="mail")
         app.engine.committer.commit(Journal("child"), [inside])
         assert Fleet(app.engine).hands(loaded(app.engine, "child")[0]) == "workers"
+
+
+# --- where a run stands ---------------------------------------------------------------------------------------------
+
+
+def test_runs_in_line_are_counted_where_nobody_works_at_all(stage: Stage) -> None:
+    assert stage.document("workers")["unserved"] == {"no worker has agent buys": 1}
+    lines = stage.told("workers").splitlines()
+    assert lines == ["nobody works on this store. Start one: holdfast worker APP.py", "no worker has agent buys: 1 run in line"]
+
+
+def test_why_no_worker_takes_a_run_stands_right_below_where_it_stands(stage: Stage) -> None:
+    assert "no worker" not in stage.told("show", "queued")
+    with worker(stage, queues=("mail",)):
+        lines = stage.told("show", "queued").splitlines()
+    assert lines[0].startswith("ready to go on, and nobody runs it")
+    assert lines[1:3] == ["no worker that has agent buys takes runs of queue default: none would go on with it", ""]
+
+
+def test_a_place_in_line_is_shown_where_it_was_said_and_always_in_documents(stage: Stage) -> None:
+    with Holdfast(stage.store) as app:
+        app.submit(buys, 1, run_id="said", queue="mail", priority=-5, key="ann")
+    assert "  queue     mail, priority -5, key ann" in stage.told("show", "said").splitlines()
+    assert "  queue  " not in stage.told("show", "queued")
+    shown = [stage.document("show", run_id)["run"] for run_id in ("said", "queued")]
+    listed = {run["run_id"]: run for run in stage.document("runs")["runs"]}
+    places = [("mail", -5, "ann"), ("default", 0, "")]
+    assert [(run["queue"], run["priority"], run["key"]) for run in shown] == places
+    assert [(run["queue"], run["priority"], run["key"]) for run in (listed["said"], listed["queued"])] == places
+
+
+def test_who_has_paused_a_run_and_why_is_told_first(stage: Stage) -> None:
+    assert stage.told("show", "paused").splitlines()[0] == "paused by ann: look"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("pause",), "; told to stop by ann: look, before its next step"),
+        (("pause", "--now"), "; told to stop by ann: look, at once"),
+        (("cancel",), "; told to end for good by ann: look"),
+    ],
+    ids=["pause", "now", "cancel"],
+)
+def test_a_word_that_the_step_under_way_has_yet_to_obey_is_told(stage: Stage, words: tuple[str, ...], told: str) -> None:
+    with worker(stage) as app:
+        journal = Journal.load(*loaded(app.engine, "queued"))
+        app.engine.committer.commit(journal, [rec.RunResumed(owner=app.engine.keeper.owner, why="queued")])
+        assert stage.told("show", "queued").splitlines()[0] == "running"
+        stage.told(words[0], "queued", *words[1:], "--by", "ann", "--reason", "look")
+        assert stage.told("show", "queued").splitlines()[0] == f"running{told}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import islice
@@ -27,6 +28,7 @@ from ._options import AWAY, checked_statuses
 from ._packing import bare
 from ._replay import DIED, UNDO, History, Question
 from ._runner import refuse_pruned
+from ._turns import QUEUE, priority_of
 from .budget import Spent
 from .errors import Damaged, HoldfastError, Misuse, Refusal, StoreError, UndoFailed, UnknownRun
 from .store import Head, Query, Row
@@ -68,13 +70,17 @@ class Summary:
     tags: dict[str, str]
     usd: float
     note: str
+    queue: str
+    priority: int
+    key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
     """Where one run stands and what to do next; `attempt` is how often a process has taken it up, `limits` what it may spend.
 
-    `asks` is whether a person must say something, `details` what the agent wants shown with its open questions.
+    `asks` is whether a person must say something, `details` what the agent wants shown with its open questions. `queue`, `priority` and
+    `key` say where it stands in line, and `told` that a run which executes is to stop.
     """
 
     run_id: str
@@ -106,6 +112,10 @@ class RunView:
     forks: list[str]
     milestone: str
     generation: int
+    queue: str
+    priority: int
+    key: str
+    told: str = ""
     parent: str | None = None
     children: list[str] = field(default_factory=list)
     asks: bool = False
@@ -190,6 +200,7 @@ def show(engine: Engine, run_id: str) -> RunView:
         created_us=head.created_us, updated_us=head.updated_us, next_commands=_next_commands(engine, journal),
         model_changes=[line.note for line in lines if line.state == STATES[rec.ModelChanged.kind]],
         milestone=journal.milestone, generation=journal.generation,
+        queue=head.queue or QUEUE, priority=priority_of(head.turn), key=head.lane, told=_told_to_stop(engine, head),
         parent=started.parent.get("run"), children=_children(bare(rows)), asks=bool(_doubts(engine, journal) or _asks(engine, journal)),
         details=[asked.opened.details for _, asked in _asks(engine, journal) if asked.opened.details is not None],
         forked_from=f"{journal.forked.source}@{journal.forked.at}" if journal.forked else "",
@@ -305,6 +316,7 @@ def summary(engine: Engine, head: Head) -> Summary:
     return Summary(
         run_id=head.run_id, agent=head.agent, status=head.status, records=head.seq, owner=head.owner, owner_lives=_lives(engine, head),
         created_us=head.created_us, updated_us=head.updated_us, tags=_tags(head), usd=head.usd, note=head.note,
+        queue=head.queue or QUEUE, priority=priority_of(head.turn), key=head.lane,
     )  # fmt: skip
 
 
@@ -345,6 +357,18 @@ def _current(journal: Journal, lines: Sequence[Checkpoint]) -> Checkpoint | None
         return None
     word = next((line for line in reversed(lines) if line.step_id == last.step_id), last)
     return last if word.state != "doubt settled" else replace(last, state=word.state, note=word.note, at_us=word.at_us)
+
+
+def _told_to_stop(engine: Engine, head: Head) -> str:
+    """That a run which executes is to stop, by whom and when: somebody has said so, and its step goes on."""
+    letters = engine.store.letters([head.run_id]) if _lives(engine, head) else []
+    for letter in (each for each in letters if each.kind in ("pause", "cancel")):
+        with suppress(ValueError, TypeError, KeyError):  # it cannot be read; whoever has the run takes it away
+            body = dict(json.loads(letter.body))
+            what = "stop" if letter.kind == "pause" else "end for good"
+            when = "" if letter.kind == "cancel" else ", at once" if body.get("now") else ", before its next step"
+            return f"told to {what} by {body['by']}{': ' + body['reason'] if body.get('reason') else ''}{when}"
+    return ""
 
 
 def _stands(journal: Journal, lines: Sequence[Checkpoint], rows: Sequence[Row]) -> str:

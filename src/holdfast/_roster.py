@@ -93,13 +93,13 @@ def forget_dead(engine: Engine) -> None:
 
 
 def unserved(engine: Engine, heads: Sequence[Head]) -> dict[str, int]:
-    """Why runs are taken by none of the workers there are, and how many; nothing where there is no worker, or one for each."""
+    """Why runs are taken by none of the workers there are, should there be any, and how many; nothing where there is one for each."""
     if not isinstance(engine.store, Roster):
         return {}
     wanted = [head for head in heads if (head.status in ("queued", "waiting") or is_misfit(head)) and CHILD_OF not in head.tags]
     working = [worker for worker in workers(engine) if worker.agents and worker.life == "alive"] if wanted else []
     told = (_hindrance(working, head.agent, head.queue) for head in wanted)
-    return dict(Counter(why for why in told if why)) if working else {}
+    return dict(Counter(why for why in told if why))
 
 
 def serving(engine: Engine) -> list[WorkerView]:

@@ -22,10 +22,9 @@ SHOWN = 5
 
 def fleet_page(workers: Sequence[WorkerView], setting: Setting, unserved: Mapping[str, int], held: Sequence[HoldView] = ()) -> Page:
     """The processes, one line each, and the runs in line that none of them takes."""
-    if not workers:
-        return [Line("nobody works on this store. Start one: holdfast worker APP.py")]
     page: Page = [Table(WORKERS, [_row(worker, setting, held) for worker in workers])]
-    return [*page, *unserved_lines(unserved)]
+    nobody: Page = [Line("nobody works on this store. Start one: holdfast worker APP.py")]
+    return [*(page if workers else nobody), *unserved_lines(unserved)]
 
 
 def unserved_lines(unserved: Mapping[str, int]) -> Page:
