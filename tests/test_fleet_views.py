@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,9 @@ from holdfast._holding import Fleet
 from holdfast._inspect import loaded
 from holdfast._journal import Journal
 from holdfast._roster import introduction
+from holdfast.cli.fleet import fleet_page
+from holdfast.cli.terminal import draw
+from holdfast.cli.views import Setting
 
 
 @hf.agent
@@ -155,3 +159,22 @@ def test_a_word_that_the_step_under_way_has_yet_to_obey_is_told(stage: Stage, wo
         assert stage.told("show", "queued").splitlines()[0] == "running"
         stage.told(words[0], "queued", *words[1:], "--by", "ann", "--reason", "look")
         assert stage.told("show", "queued").splitlines()[0] == f"running{told}"
+
+
+# --- who works ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 200])
+def test_agents_of_a_worker_stand_under_their_name_and_runs_are_said_to_be_executed(stage: Stage, width: int) -> None:
+    with worker(stage, queues=("mail", "slow")) as app:
+        owner = app.engine.keeper.owner
+        for run_id in ("queued", "blocked"):
+            app.engine.committer.commit(Journal.load(*loaded(app.engine, run_id)), [rec.RunResumed(owner=owner, why="taken")])
+        page = fleet_page(app.workers(), Setting(app.engine.clock.now_us()), {})
+    drawn = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(width))
+        draw(page, drawn)
+    head, *rows = drawn.getvalue().splitlines()
+    assert head.endswith("CODE  AGENTS")
+    assert " ".join(rows).endswith(" buys of queue mail, slow; executes blocked, queued")
