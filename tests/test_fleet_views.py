@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,9 +20,13 @@ from holdfast._holding import Fleet
 from holdfast._inspect import loaded
 from holdfast._journal import Journal
 from holdfast._roster import introduction
+from holdfast._worker import Drained, Worker
 from holdfast.cli.fleet import fleet_page
 from holdfast.cli.terminal import draw
 from holdfast.cli.views import Setting
+from holdfast.stores.memory import MemoryStore
+
+BOUND_S = 30.0
 
 
 @hf.agent
@@ -27,6 +34,21 @@ def buys(number: int) -> int:
     if number < 0:
         raise ValueError("nothing to buy")
     return number
+
+
+@hf.step
+async def lingers() -> None:
+    await asyncio.Event().wait()
+
+
+@hf.agent
+async def inner() -> None:
+    await lingers()
+
+
+@hf.agent
+async def outer() -> None:
+    await inner()
 
 
 @pytest.fixture
@@ -178,3 +200,43 @@ def test_agents_of_a_worker_stand_under_their_name_and_runs_are_said_to_be_execu
     head, *rows = drawn.getvalue().splitlines()
     assert head.endswith("CODE  AGENTS")
     assert " ".join(rows).endswith(" buys of queue mail, slow; executes blocked, queued")
+
+
+# --- words ----------------------------------------------------------------------------------------------------------
+
+
+def test_pausing_what_is_paused_says_by_whom_it_was_and_changes_nothing(stage: Stage) -> None:
+    before = stage.records("paused")
+    told = stage.told("pause", "paused", "--by", "bob")
+    assert told.startswith("the run is paused already, by ann: look; nothing was changed. It goes on after: holdfast resume paused")
+    assert stage.records("paused") == before
+
+
+def test_who_waits_for_a_blocked_run_is_not_told_that_it_failed(stage: Stage) -> None:
+    with Holdfast(stage.store) as app, pytest.raises(hf.RunFailed) as raised:
+        app.handle("blocked").wait(timeout=5)
+    text = str(pickle.loads(pickle.dumps(raised.value)))
+    assert text.startswith("blocked: ReplayMismatch: another path (run 'blocked' is blocked; ")
+    assert "failed" not in text
+
+
+@pytest.mark.parametrize(("room", "told"), [(1, "buys, one run at a time"), (2, "buys, up to 2 runs at a time")])
+def test_a_worker_says_of_one_run_that_it_is_one(room: int, told: str) -> None:
+    with Holdfast(MemoryStore()) as app:
+        assert Worker(app.engine, [buys], concurrency=room).told() == told
+
+
+@pytest.mark.parametrize(("agent", "told"), [(inner, "1 (lingers)"), (outer, "1 (lingers) of run run.1")], ids=["step", "child"])
+def test_a_worker_that_breaks_steps_off_names_them(agent: Callable[..., Any], told: str) -> None:
+    async def main(app: Holdfast) -> Drained:
+        worker = Worker(app.engine, [inner, outer], concurrency=1, grace_s=0.0)
+        working = asyncio.create_task(worker.work())
+        async with asyncio.timeout(BOUND_S):
+            while told not in worker.under_way().values():  # noqa: ASYNC110 (another part of the process gets there)
+                await asyncio.sleep(0.01)
+            worker.stop()
+            return await working
+
+    with Holdfast(MemoryStore()) as app:
+        app.submit(agent, run_id="run")
+        assert asyncio.run(main(app)) == Drained(("run",), (), {"run": told})
