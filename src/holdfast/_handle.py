@@ -30,7 +30,8 @@ class Blocked(RunFailed):
     """The run stands as blocked: no result will come before somebody has looked after it."""
 
     def __str__(self) -> str:
-        return f"{self.message} (run {self.run_id!r} is blocked; finished steps are kept, and what helps is told by holdfast show {self.run_id})"
+        stands = f"run {self.run_id!r} is blocked; finished steps are kept"
+        return f"{self.message} ({stands}, and what helps is told by: holdfast show {self.run_id})"
 
 
 class Handle(Generic[R]):
