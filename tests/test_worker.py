@@ -142,7 +142,7 @@ def test_what_does_not_end_within_the_grace_time_is_broken_off_and_an_effect_is_
             working = asyncio.create_task(worker.work())
             await until(books.entered.is_set)
             worker.stop()
-            assert await working == Drained(broken_off=("run",))
+            assert await working == Drained(broken_off=("run",), steps={"run": "2 (pay)"})
             books.go_on.set()
             assert app.show("run").status == "queued"
             with pytest.raises(hf.RunWaiting):

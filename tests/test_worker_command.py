@@ -95,8 +95,8 @@ def test_what_outlasts_the_grace_time_is_broken_off_told_and_ends_it_with_3(
         process.terminate()
         code, errors = ended(process)
     assert code == 3
-    assert "run async: a step was broken off" in errors
-    assert "run blocking: a step was broken off" in errors
+    assert "run async: step 1 (pay) was broken off" in errors
+    assert "run blocking: step 1 (block) was broken off" in errors
     assert ledger.booked == []
     with worker(tmp_path, desk):
         until(lambda: {item.run_id for item in app.inbox()} == {"async", "blocking"})
@@ -129,6 +129,8 @@ def test_a_run_that_kills_its_workers_is_set_aside_with_the_evidence(
             died += process.poll() == -signal.SIGKILL
     assert died == 3
     assert app.show("run").note.startswith("DeadlyRun: 3 processes that executed it died, and it did not get on meanwhile; the last were ")
+    begun = "The last to begin, without an outcome: step 2." if after_s else "No step was seen to begin behind step 1 (mail)"
+    assert begun in app.show("run").note
     assert [item.kind for item in app.inbox()] == ["blocked"]
     assert len(ledger.booked) == 1
     app.resume("run", by="ann")

@@ -114,7 +114,7 @@ def test_one_signal_ends_it_a_few_seconds_after_the_grace_time_and_it_says_which
         process.terminate()
         _, errors = process.communicate(timeout=BOUND_S)
         assert process.returncode == 3
-        assert "run run: a step was broken off" in errors
+        assert "run run: step 1 (look) was broken off" in errors
 
 
 def test_a_task_of_its_own_that_raises_system_exit_ends_neither_the_worker_nor_other_runs(tmp_path: Path) -> None:

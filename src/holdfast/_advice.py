@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from . import _records as rec
 from ._again import sent_keys
@@ -19,14 +19,25 @@ from .store import Head, Row
 DEADLY = "DeadlyRun"
 """What a run is blocked with that kills those who execute it: no other code helps, only another try."""
 
+Hands = Literal["here", "workers", "nobody"]
+"""Who goes on with a run that is ready: whoever says so on the spot, workers by themselves, or nobody while it is held back."""
+
 MOST_CHOICES = 5
 """Choices of a question that get a command each."""
 
 
-def going_on(journal: Journal) -> list[str]:
-    """What goes on with a run that nobody executes: a result that it lacks must be said first."""
-    accept = " --accept" if journal.models.open else ""
-    return [*saying(journal), f"holdfast resume {journal.head.run_id}{accept} --here APP.py{raising(journal)}"]
+def going_on(journal: Journal, hands: Hands = "here") -> list[str]:
+    """What goes on with a run that nobody executes: a result that it lacks must be said first; nothing in spite of what holds it back."""
+    resume = f"holdfast resume {journal.head.run_id}"
+    accept, budget = " --accept" if journal.models.open else "", raising(journal)
+    left, here = f"{resume}{accept}{budget}", f"{resume}{accept} --here APP.py{budget}"
+    if journal.head.status == "paused":
+        return [resume]
+    if hands == "here":
+        return [*saying(journal), here]
+    if journal.head.status in ("queued", "waiting"):  # it is ready, and whoever takes it does so by himself
+        return ["holdfast workers"] if hands == "workers" else []
+    return [*saying(journal), left, *([here] if hands == "workers" else [])]
 
 
 def saying(journal: Journal) -> list[str]:
@@ -114,11 +125,15 @@ def moving_on(head: Head) -> list[str]:
     return [f"holdfast move {head.run_id} --store {place} --to URL"]
 
 
-def unblocking(journal: Journal) -> list[str]:
+def unblocking(journal: Journal, hands: Hands = "here") -> list[str]:
     """The commands that help a blocked run."""
     run_id = journal.head.run_id
+    resume, here = f"holdfast resume {run_id}", f"holdfast resume {run_id} --here APP.py"
     if isinstance(journal.verdict, rec.RunRepaired):
-        return [f"holdfast resume {run_id} --here APP.py", f"holdfast cancel {run_id}"]
+        ways = {"here": [here], "workers": [resume, here], "nobody": [resume]}
+        return [*ways[hands], f"holdfast cancel {run_id}"]
     if getattr(journal.verdict, "error", {}).get("type") == DEADLY:
-        return [f"holdfast history {run_id}", f"holdfast resume {run_id}", f"holdfast cancel {run_id}"]
-    return [f"holdfast resume {run_id} --here OLD_APP.py", f"holdfast resume {run_id} --accept --here APP.py", f"holdfast cancel {run_id}"]
+        return [f"holdfast history {run_id}", resume, f"holdfast cancel {run_id}"]
+    accept, old = f"{resume} --accept", f"{resume} --here OLD_APP.py"
+    ways = {"here": [old, f"{accept} --here APP.py"], "workers": [accept, old], "nobody": [accept]}
+    return [*ways[hands], f"holdfast cancel {run_id}"]

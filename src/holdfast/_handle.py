@@ -26,6 +26,14 @@ R = TypeVar("R")
 _NOT_YET = object()
 
 
+class Blocked(RunFailed):
+    """The run stands as blocked: no result will come before somebody has looked after it."""
+
+    def __str__(self) -> str:
+        stands = f"run {self.run_id!r} is blocked; finished steps are kept"
+        return f"{self.message} ({stands}, and what helps is told by: holdfast show {self.run_id})"
+
+
 class Handle(Generic[R]):
     """A run: one that was started here, or that any process executes."""
 
@@ -145,7 +153,7 @@ class Handle(Generic[R]):
 
             if may_fit(self._engine, head):
                 return _NOT_YET
-            raise RunFailed(self._run_id, head.note if head.status == "failed" else f"blocked: {head.note}")
+            raise RunFailed(self._run_id, head.note) if head.status == "failed" else Blocked(self._run_id, f"blocked: {head.note}")
         return self._recorded() if head.status in ("done", "cancelled") else _NOT_YET
 
     def _recorded(self) -> Any:

@@ -10,13 +10,16 @@ import json
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 
+from ._advice import Hands
 from ._engine import Engine
+from ._family import top_of
 from ._ids import checked_text
 from ._ordering import QUEUE_NAME
-from ._roster import workers
+from ._roster import WorkerView, serving, workers
 from .errors import Misuse, Refusal
-from .store import Hold, Holds, Query, Roster
+from .store import Head, Hold, Holds, Query, Roster
 
 FLEET = "fleet"
 OF_QUEUE = "queue "
@@ -67,6 +70,28 @@ def held(engine: Engine) -> list[HoldView]:
 def over(holds: Sequence[HoldView], queue: str) -> HoldView | None:
     """What holds runs of a queue back; of two, the one that wants it at once."""
     return next(iter(sorted((one for one in holds if one.concerns(queue)), key=lambda one: not one.now)), None)
+
+
+class Fleet:
+    """Who goes on with runs that are ready; the store is asked once, when that is first wanted."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def hands(self, head: Head) -> Hands:
+        """In whose hands a run is when it can go on."""
+        top = top_of(self._engine.store, head)
+        if over(self._held, top.queue) is not None:
+            return "nobody"
+        return "workers" if any(top.agent in one.agents and top.queue in one.queues for one in self._serving) else "here"
+
+    @cached_property
+    def _held(self) -> list[HoldView]:
+        return held(self._engine)
+
+    @cached_property
+    def _serving(self) -> list[WorkerView]:
+        return serving(self._engine)
 
 
 def pause(engine: Engine, queue: str | None, *, now: bool, by: str, reason: str) -> str:

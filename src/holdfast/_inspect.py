@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import islice
@@ -19,6 +20,7 @@ from ._checkpoints import STATES, Checkpoint, checkpoints, message
 from ._duration import Duration, seconds
 from ._engine import Engine
 from ._family import top_of
+from ._holding import Fleet
 from ._ids import checked_run_id
 from ._journal import Journal
 from ._letters import moved_children
@@ -26,6 +28,7 @@ from ._options import AWAY, checked_statuses
 from ._packing import bare
 from ._replay import DIED, UNDO, History, Question
 from ._runner import refuse_pruned
+from ._turns import QUEUE, priority_of
 from .budget import Spent
 from .errors import Damaged, HoldfastError, Misuse, Refusal, StoreError, UndoFailed, UnknownRun
 from .store import Head, Query, Row
@@ -67,13 +70,17 @@ class Summary:
     tags: dict[str, str]
     usd: float
     note: str
+    queue: str
+    priority: int
+    key: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
     """Where one run stands and what to do next; `attempt` is how often a process has taken it up, `limits` what it may spend.
 
-    `asks` is whether a person must say something, `details` what the agent wants shown with its open questions.
+    `asks` is whether a person must say something, `details` what the agent wants shown with its open questions. `queue`, `priority` and
+    `key` say where it stands in line, and `told` that a run which executes is to stop.
     """
 
     run_id: str
@@ -105,6 +112,10 @@ class RunView:
     forks: list[str]
     milestone: str
     generation: int
+    queue: str
+    priority: int
+    key: str
+    told: str = ""
     parent: str | None = None
     children: list[str] = field(default_factory=list)
     asks: bool = False
@@ -186,9 +197,10 @@ def show(engine: Engine, run_id: str) -> RunView:
         state={name: _json(saved.last) for name, saved in journal.states.items()},
         result=_json(journal.verdict.value) if isinstance(journal.verdict, rec.RunDone) else None, tags=json.loads(head.tags), usd=head.usd,
         spent=journal.ledger.spent(engine.clock.now_us() if _lives(engine, head) else head.updated_us), limits=dict(journal.ledger.limits),
-        created_us=head.created_us, updated_us=head.updated_us, next_commands=_next_commands(engine, head, journal),
+        created_us=head.created_us, updated_us=head.updated_us, next_commands=_next_commands(engine, journal),
         model_changes=[line.note for line in lines if line.state == STATES[rec.ModelChanged.kind]],
         milestone=journal.milestone, generation=journal.generation,
+        queue=head.queue or QUEUE, priority=priority_of(head.turn), key=head.lane, told=_told_to_stop(engine, head),
         parent=started.parent.get("run"), children=_children(bare(rows)), asks=bool(_doubts(engine, journal) or _asks(engine, journal)),
         details=[asked.opened.details for _, asked in _asks(engine, journal) if asked.opened.details is not None],
         forked_from=f"{journal.forked.source}@{journal.forked.at}" if journal.forked else "",
@@ -257,10 +269,11 @@ def _states(journal: Journal, rows: Sequence[Row], step_id: str, last_seq: int) 
 def inbox(engine: Engine) -> list[Item]:
     """What needs a person: doubts, those of cancelled runs too, questions, blocked, half undone and damaged runs."""
     items: list[Item] = []
+    fleet = Fleet(engine)
     for head in walk(engine, STATES_OF_NEED):
         try:
             found = engine.store.load(head.run_id)
-            items += [] if found is None else _items(engine, *found)
+            items += [] if found is None else _items(engine, *found, fleet)
         except (Damaged, StoreError) as error:
             items.append(_damaged(head, error))
     return items
@@ -303,6 +316,7 @@ def summary(engine: Engine, head: Head) -> Summary:
     return Summary(
         run_id=head.run_id, agent=head.agent, status=head.status, records=head.seq, owner=head.owner, owner_lives=_lives(engine, head),
         created_us=head.created_us, updated_us=head.updated_us, tags=_tags(head), usd=head.usd, note=head.note,
+        queue=head.queue or QUEUE, priority=priority_of(head.turn), key=head.lane,
     )  # fmt: skip
 
 
@@ -343,6 +357,18 @@ def _current(journal: Journal, lines: Sequence[Checkpoint]) -> Checkpoint | None
         return None
     word = next((line for line in reversed(lines) if line.step_id == last.step_id), last)
     return last if word.state != "doubt settled" else replace(last, state=word.state, note=word.note, at_us=word.at_us)
+
+
+def _told_to_stop(engine: Engine, head: Head) -> str:
+    """That a run which executes is to stop, by whom and when: somebody has said so, and its step goes on."""
+    letters = engine.store.letters([head.run_id]) if _lives(engine, head) else []
+    for letter in (each for each in letters if each.kind in ("pause", "cancel")):
+        with suppress(ValueError, TypeError, KeyError):  # it cannot be read; whoever has the run takes it away
+            body = dict(json.loads(letter.body))
+            what = "stop" if letter.kind == "pause" else "end for good"
+            when = "" if letter.kind == "cancel" else ", at once" if body.get("now") else ", before its next step"
+            return f"told to {what} by {body['by']}{': ' + body['reason'] if body.get('reason') else ''}{when}"
+    return ""
 
 
 def _stands(journal: Journal, lines: Sequence[Checkpoint], rows: Sequence[Row]) -> str:
@@ -409,31 +435,34 @@ def _ours(error: rec.Json) -> bool:
     return f"{HoldfastError.__module__}:{HoldfastError.__qualname__}" in error.get("classes", ())
 
 
-def _next_commands(engine: Engine, head: Head, journal: Journal) -> list[str]:
+def _next_commands(engine: Engine, journal: Journal) -> list[str]:
+    head, fleet = journal.head, Fleet(engine)
     settled = [command for step_id, _ in _doubts(engine, journal) for command in settling(head.run_id, step_id, made(journal, step_id))]
     answered = [command for ask_id, asked in _asks(engine, journal) for command in answering(head.run_id, ask_id, asked)]
     if settled or answered:
-        return settled + answered + _besides(engine, journal)
+        return settled + answered + _besides(engine, journal, fleet)
     match head.status:
         case "done" | "cancelled" | "moving" | "moved":
             return moving_on(head)
         case "running" if _lives(engine, head):
             return [f"holdfast history {head.run_id}"]
         case "blocked":
-            return unblocking(journal)
+            return unblocking(journal, fleet.hands(head))
         case "waiting" | "failed" if journal.open_children():
-            return [*(f"holdfast show {child}" for child in journal.open_children()), *going_on(journal)]
+            return [*(f"holdfast show {child}" for child in journal.open_children()), *going_on(journal, fleet.hands(head))]
         case "waiting" if not _moved(engine, head):
             return telling(journal) or [f"holdfast history {head.run_id}"]
         case _:
-            return going_on(journal)
+            return going_on(journal, fleet.hands(head))
 
 
-def _besides(engine: Engine, journal: Journal) -> list[str]:
+def _besides(engine: Engine, journal: Journal, fleet: Fleet) -> list[str]:
     """What helps beside a person's word: other code, or a process that finds out by itself what the dead one left in doubt."""
-    if journal.head.status == "blocked":
-        return unblocking(journal)
-    return going_on(journal) if journal.head.status == "running" and not _lives(engine, journal.head) else []
+    head = journal.head
+    if head.status == "blocked":
+        return unblocking(journal, fleet.hands(head))
+    dead = head.status == "running" and not _lives(engine, head)
+    return going_on(journal, fleet.hands(head)) if dead or head.status == "paused" else []
 
 
 def _moved(engine: Engine, head: Head) -> bool:
@@ -460,7 +489,7 @@ def _asks(engine: Engine, journal: Journal) -> list[tuple[str, Question]]:
     return [(ask_id, asked) for ask_id, asked in journal.open_asks() if not asked.too_late(now_us)]
 
 
-def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
+def _items(engine: Engine, head: Head, rows: Sequence[Row], fleet: Fleet) -> list[Item]:
     journal = Journal.load(head, rows)
     assert journal.started is not None
     call, tags = shown_call(journal.started.agent, (journal.continued or journal.started).args), _tags(head)
@@ -468,7 +497,7 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
         Item(
             kind="doubt", run_id=head.run_id, step_id=step_id, since_us=found.started_us or head.updated_us, key=sent(journal, step_id),
             what=f"did {shown_call(found.name, found.args)} happen? {found.doubt.reason if found.doubt else _left(head)}".strip(),
-            commands=[*settling(head.run_id, step_id, made(journal, step_id)), *_besides(engine, journal)], call=call, tags=tags,
+            commands=[*settling(head.run_id, step_id, made(journal, step_id)), *_besides(engine, journal, fleet)], call=call, tags=tags,
         )
         for step_id, found in _doubts(engine, journal)
     ]  # fmt: skip
@@ -481,7 +510,7 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Item]:
         for ask_id, asked in _asks(engine, journal)
     ]  # fmt: skip
     parent = journal.started.parent.get("run")
-    return [replace(item, call=call, tags=tags, parent=parent) for item in (*doubts, *asks, *_stuck(journal, rows))]
+    return [replace(item, call=call, tags=tags, parent=parent) for item in (*doubts, *asks, *_stuck(journal, rows, fleet))]
 
 
 def _left(head: Head) -> str:
@@ -489,13 +518,13 @@ def _left(head: Head) -> str:
     return f"{DIED}; the run settles it when it goes on, or asks" if head.status == "running" else ""
 
 
-def _stuck(journal: Journal, rows: Sequence[Row]) -> list[Item]:
+def _stuck(journal: Journal, rows: Sequence[Row], fleet: Fleet) -> list[Item]:
     """A run that does not go on by itself: it is blocked, or was being undone and could not be."""
     head, verdict = journal.head, journal.verdict
     if head.status == "blocked" and isinstance(verdict, rec.RunBlocked | rec.RunRepaired):
-        kind, step_id, what, commands = "blocked", verdict.step_id, _why_blocked(journal, rows), unblocking(journal)
+        kind, step_id, what, commands = "blocked", verdict.step_id, _why_blocked(journal, rows), unblocking(journal, fleet.hands(head))
     elif head.status == "failed" and journal.undoing is not None and isinstance(verdict, rec.RunFailed):
-        kind, (step_id, what), commands = "undo", _why_not_undone(verdict.error), going_on(journal)
+        kind, (step_id, what), commands = "undo", _why_not_undone(verdict.error), going_on(journal, fleet.hands(head))
     elif head.status == "moving":
         kind, step_id, what, commands = "move", "", f"it is being moved {head.note}; nobody can take it meanwhile", moving_on(head)
     else:

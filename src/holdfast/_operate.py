@@ -253,6 +253,10 @@ def pause(engine: Engine, run_id: str, *, now: bool, by: str, reason: str) -> st
 
     record = rec.RunPaused(by=checked_text(by, "by"), reason=checked_text(reason, "reason"))
     letter = {"by": by, "reason": reason, "now": now}
+    head = loaded(engine, run_id)[0]
+    if head.status == "paused":
+        told = head.note.replace("paused", "paused already,", 1)
+        return f"the run is {told}; nothing was changed. It goes on after: holdfast resume {run_id}"
     reach("pause.before")
     owned = _tell(engine, run_id, to_be_held, [record], kind="pause", letter=letter, why=f"pause by {by}")
     reach("pause.after")
@@ -351,7 +355,8 @@ def _accepting_code(journal: Journal, *, by: str, reason: str) -> tuple[list[rec
     doubts = [step_id for step_id, history in lost if history.open_doubt(journal.head.epoch + 1)]
     if doubts:
         raise Refusal(f"step {doubts[0]} of run {run_id!r} is in doubt: settle it first; nothing was changed")
-    told = f"the run goes on with the new code from step {verdict.step_id}; {len(lost)} recorded steps are superseded"
+    steps = "1 recorded step is" if len(lost) == 1 else f"{len(lost)} recorded steps are"
+    told = f"the run goes on with the new code from step {verdict.step_id}; {steps} superseded"
     return [rec.RunAccepted(step_id=verdict.step_id, by=by, reason=reason)], told
 
 

@@ -93,13 +93,19 @@ def forget_dead(engine: Engine) -> None:
 
 
 def unserved(engine: Engine, heads: Sequence[Head]) -> dict[str, int]:
-    """Why runs are taken by none of the workers there are, and how many; nothing where there is no worker, or one for each."""
+    """Why runs are taken by none of the workers there are, should there be any, and how many; nothing where there is one for each."""
     if not isinstance(engine.store, Roster):
         return {}
     wanted = [head for head in heads if (head.status in ("queued", "waiting") or is_misfit(head)) and CHILD_OF not in head.tags]
     working = [worker for worker in workers(engine) if worker.agents and worker.life == "alive"] if wanted else []
     told = (_hindrance(working, head.agent, head.queue) for head in wanted)
-    return dict(Counter(why for why in told if why)) if working else {}
+    return dict(Counter(why for why in told if why))
+
+
+def serving(engine: Engine) -> list[WorkerView]:
+    """The workers that live and take runs; what they execute is not looked up."""
+    found = [_view(engine, one.owner, one.about, ()) for one in engine.store.owners()] if isinstance(engine.store, Roster) else []
+    return [one for one in found if one.agents and not one.stopping and one.life == "alive"]
 
 
 def may_fit(engine: Engine, head: Head) -> bool:

@@ -16,6 +16,11 @@ def turn_of(priority: int, at_us: int) -> str:
     return f"{PRIORITIES - priority:05d} {at_us:017d}"
 
 
+def priority_of(turn: str) -> int:
+    """The priority of a place in line; that of most runs where there is no such place."""
+    return PRIORITIES - int(turn[:5]) if turn[:5].isdecimal() else 0
+
+
 def turn_since(turn: str, at_us: int) -> str:
     """The same, of one that comes at another time."""
     return f"{turn[:5]} {at_us:017d}"

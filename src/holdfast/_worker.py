@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from . import _records as rec
@@ -26,6 +27,7 @@ from ._journal import Crowded, Journal
 from ._operate import UnfitArguments, order_for
 from ._ordering import QUEUE_NAME, QUEUE_RULE, not_an_agent
 from ._roster import forget_dead, introduction
+from ._run import Run
 from ._runner import Elsewhere, attend_async, attend_blocking, silent
 from ._scheduling import Timetable
 from ._turns import QUEUE
@@ -70,10 +72,11 @@ log = logging.getLogger("holdfast")
 
 
 class Drained(NamedTuple):
-    """How a worker stopped: the runs whose steps it had to break off, and those that did not let go at all."""
+    """How a worker stopped: the runs whose steps it had to break off, those that did not let go at all, and by run the steps, as known."""
 
     broken_off: tuple[str, ...] = ()
     stuck: tuple[str, ...] = ()
+    steps: Mapping[str, str] = MappingProxyType({})
 
 
 def _refuse_strange(queues: Sequence[str]) -> None:
@@ -83,6 +86,25 @@ def _refuse_strange(queues: Sequence[str]) -> None:
     for queue in queues:
         if not QUEUE_NAME.fullmatch(queue):
             raise Misuse(f"queue {queue!r:.80}: {QUEUE_RULE}; nothing was begun")
+
+
+def _last_finished(journal: Journal) -> str:
+    """Where a run stood of which no step was seen to begin."""
+    done = max(journal.histories.items(), key=lambda item: item[1].outcome_seq, default=None)
+    if done is None or not done[1].outcome_seq:
+        return "No step of it was seen to begin."
+    return f"No step was seen to begin behind step {done[0]} ({done[1].name}), the last that was finished."
+
+
+def _under_way(run: Run) -> list[str]:
+    """The steps of a run, and of those inside it, that have begun and not ended."""
+    journal, known = run.journal, dict(run.journal.histories)
+    begun = [step_id for step_id, found in known.items() if found.started_epoch == journal.head.epoch]
+    intents = [step_id for step_id in begun if known[step_id].outcome is None and known[step_id].trouble is None]
+    calls = {step_id: call.spec.name for step_id, (call, _) in dict(run.long_steps).items()}
+    named = calls | {step_id: known[step_id].name for step_id in intents}
+    below = [f"{step} of run {child.id}" for child in list(run.children.values()) for step in _under_way(child)]
+    return [*(f"{step_id} ({name})" for step_id, name in named.items()), *below]
 
 
 class Worker:
@@ -129,8 +151,13 @@ class Worker:
 
     def told(self) -> str:
         """What it does, in a few words."""
-        what = f"{', '.join(sorted(self._names))}, up to {self._room} runs at a time"
+        what = f"{', '.join(sorted(self._names))}, {f'up to {self._room} runs' if self._room > 1 else 'one run'} at a time"
         return f"{what}, of queue {', '.join(self._queues)}" if tuple(self._queues) != (QUEUE,) else what
+
+    def under_way(self) -> dict[str, str]:
+        """By run that it has now, the steps that have begun and not ended, as far as that is known."""
+        runs = {run_id: self._engine.keeper.runs.get(run_id) for run_id in self.executes}
+        return {run_id: ", ".join(_under_way(run)) for run_id, run in runs.items() if run is not None}
 
     def stop(self) -> None:
         """Take nothing more and hand over what is there; on the worker's own loop."""
@@ -271,8 +298,8 @@ class Worker:
         proven, last = sum(death.proven for death in died), ", ".join(death.owner for death in reversed(died))
         silent = f", {len(died) - proven} more fell silent" if proven < len(died) else ""
         begun = [step_id for step_id, history in journal.histories.items() if history.started_epoch and history.outcome is None]
-        inside = f" The last to begin, without an outcome: step {', '.join(begun[-3:])}." if begun else ""
-        why = f"{proven} processes that executed it died{silent}, and it did not get on meanwhile; the last were {last}.{inside}"
+        inside = f"The last to begin, without an outcome: step {', '.join(begun[-3:])}." if begun else _last_finished(journal)
+        why = f"{proven} processes that executed it died{silent}, and it did not get on meanwhile; the last were {last}. {inside}"
         error = {"type": DEADLY, "message": f"{why} Out of memory, or a crash in native code? `holdfast resume` tries it again"}
         with suppress(LeaseLost):  # somebody else has taken it meanwhile
             resumed = rec.RunResumed(owner="", why="set aside", silent=proven < len(died))
@@ -335,8 +362,9 @@ class Worker:
     async def _drained(self) -> Drained:
         """Let go of what executes: at the next step, after the grace time at once."""
         broken_off = await self._left(self._grace_s, at_once=False)
+        steps = self.under_way()
         stuck = await self._left(BREAK_S, at_once=True) if broken_off else ()
-        return Drained(broken_off, stuck)
+        return Drained(broken_off, stuck, steps)
 
     def _ask_to_leave(self, *, at_once: bool) -> None:
         for run_id in self._tasks:

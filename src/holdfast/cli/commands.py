@@ -137,9 +137,9 @@ def show(
             return Exit.DRIFTED if drifted else Exit.FINE
         if at is None:
             view, head = holdfast.show(run), holdfast.store.head(run)
-            unserved = _roster.unserved(holdfast.engine, [head] if head is not None else [])
+            unserved = _roster.unserved(holdfast.engine, [head]) if head is not None and _roster.serving(holdfast.engine) else {}
             held = stopping.held_over(holdfast.held(), head and top_of(holdfast.store, head))
-            page = [*views.run_page(view, screen.setting()), *unserved_line(unserved), *stopping.held_footer(held, screen.setting())]
+            page = [*views.run_page(view, screen.setting(), unserved_line(unserved)), *stopping.held_footer(held, screen.setting())]
             screen.say(page, store=holdfast.store.url, run=view, held=held)
         else:
             knew = holdfast.show_at(run, at)

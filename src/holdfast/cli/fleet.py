@@ -11,8 +11,7 @@ from holdfast.cli.views import Setting
 from holdfast.cli.wording import ago, count
 
 WORKERS = (
-    Column("worker"), Column("state"), Column("since"), Column("runs", right=True), Column("code"), Column("agents", below=True),
-    Column("executes", below=True),
+    Column("worker"), Column("state"), Column("since"), Column("runs", right=True), Column("code"), Column("agents", below=True)
 )  # fmt: skip
 STYLES = {"working": "green", "executing": "green", "stopping": "yellow", "paused": "yellow", "silent": "yellow", "dead": "red"}
 
@@ -22,10 +21,9 @@ SHOWN = 5
 
 def fleet_page(workers: Sequence[WorkerView], setting: Setting, unserved: Mapping[str, int], held: Sequence[HoldView] = ()) -> Page:
     """The processes, one line each, and the runs in line that none of them takes."""
-    if not workers:
-        return [Line("nobody works on this store. Start one: holdfast worker APP.py")]
     page: Page = [Table(WORKERS, [_row(worker, setting, held) for worker in workers])]
-    return [*page, *unserved_lines(unserved)]
+    nobody: Page = [Line("nobody works on this store. Start one: holdfast worker APP.py")]
+    return [*(page if workers else nobody), *unserved_lines(unserved)]
 
 
 def unserved_lines(unserved: Mapping[str, int]) -> Page:
@@ -46,7 +44,8 @@ def _row(worker: WorkerView, setting: Setting, held: Sequence[HoldView]) -> list
     since = ago(worker.since_us, setting.now_us) if worker.since_us else ""
     where = f"{worker.owner} (pid {worker.pid})" if worker.pid else worker.owner
     code, agents = ", ".join(dict.fromkeys(filter(None, worker.codes.values()))), f"{', '.join(worker.agents)}{of}"
-    return [Cell(where), Cell(state, STYLES[state]), Cell(since, "dim"), Cell(room), Cell(code, "dim"), Cell(agents), Cell(named)]
+    does = "; ".join(filter(None, (agents, f"executes {named}" if named else "")))
+    return [Cell(where), Cell(state, STYLES[state]), Cell(since, "dim"), Cell(room), Cell(code, "dim"), Cell(does)]
 
 
 def _state(worker: WorkerView, held: Sequence[HoldView]) -> str:

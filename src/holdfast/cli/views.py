@@ -12,6 +12,7 @@ from holdfast._checkpoints import Checkpoint
 from holdfast._drift import Comparison
 from holdfast._inspect import CheckpointView, Item, RunView, Summary
 from holdfast._repair import Mending
+from holdfast._turns import QUEUE
 from holdfast.budget import shown as amount
 from holdfast.cli.page import Block, Cell, Column, Commands, Facts, Line, Page, Table
 from holdfast.cli.wording import ago, as_json, count, duration, local, moment, shortened
@@ -79,10 +80,10 @@ def _run_row(run: Summary, setting: Setting) -> list[Cell]:
     return [Cell(run.run_id), Cell(run.agent), Cell(status, style), Cell(ago(run.updated_us, setting.now_us), "dim"), Cell(note)]
 
 
-def run_page(run: RunView, setting: Setting) -> Page:
-    """One run: the status in words, the facts, and the commands to try next."""
+def run_page(run: RunView, setting: Setting, why: Sequence[Block] = ()) -> Page:
+    """One run: the status in words, and why it stays so, the facts, and the commands to try next."""
     status, style = in_words(run)
-    page: Page = [Line(status, f"bold {style}".strip()), GAP, Facts(_run_facts(run, setting.now_us))]
+    page: Page = [Line(status, f"bold {style}".strip()), *why, GAP, Facts(_run_facts(run, setting.now_us))]
     if run.next_commands:
         page += [GAP, Line("Next:", "bold"), Commands([setting.command(command) for command in run.next_commands])]
     return page
@@ -93,7 +94,7 @@ def in_words(run: RunView) -> tuple[str, str]:
     at = f" at step {run.current.step_id}, {run.current.call}" if run.current else ""
     match run.status:
         case "running" if run.owner_lives:
-            text = f"running{at}"
+            text = f"running{at}{f'; {run.told}' if run.told else ''}"
         case "running":
             return f"stopped: the process that ran it is dead{at}", STATUS_STYLES["stopped"]
         case "waiting":
@@ -109,7 +110,7 @@ def in_words(run: RunView) -> tuple[str, str]:
         case "cancelled":
             text = f"cancelled {run.note}{f'; step {run.current.step_id} stays in doubt' if run.current else ''}"
         case _:
-            text = f"{run.status} {run.note}" if run.status in ("moved", "moving") else run.status
+            text = f"{run.status} {run.note}" if run.status in ("moved", "moving", "paused") else run.status
     return text, STATUS_STYLES.get(run.status, "")
 
 
@@ -123,6 +124,7 @@ def _run_facts(run: RunView, now_us: int) -> list[Fact]:
     facts += [("version", run.version)] if run.version else []
     if run.status == "done":
         facts.append(("result", as_json(run.result)))
+    facts += [("queue", _in_line(run))] if (run.queue, run.priority, run.key) != (QUEUE, 0, "") else []
     facts.append(("owner", _owner(run)))
     if run.current is not None:
         facts.append(("step", _step_fact(run.current, now_us)))
@@ -144,6 +146,12 @@ def _run_facts(run: RunView, now_us: int) -> list[Fact]:
     facts += [("cost", f"${run.usd:,.4f}")] if run.usd and not run.limits else []
     facts += [("spent", _of_the_budget(run))] if run.limits else []
     return facts
+
+
+def _in_line(run: RunView) -> str:
+    """Where it stands in line, as far as that was said."""
+    priority = f", priority {run.priority}" if run.priority else ""
+    return f"{run.queue}{priority}{f', key {run.key}' if run.key else ''}"
 
 
 def _of_the_budget(run: RunView) -> tuple[str, ...]:

@@ -31,6 +31,7 @@ from holdfast.cli.options import JsonOption, StoreOption, examples, read_duratio
 from holdfast.cli.screen import Screen, complain
 from holdfast.cli.signals import Signals
 from holdfast.cli.stopping import held_lines
+from holdfast.cli.wording import count
 from holdfast.errors import Refusal, StoreError
 from holdfast.store import Query
 
@@ -92,7 +93,7 @@ def worker(
             holdfast.engine, agents_in(module), queues=queue or (QUEUE,), concurrency=concurrency, grace_s=grace_s,
             schedules=declared_in(module, Schedule),
         )  # fmt: skip
-        log.info("working on %s: %s", holdfast.store.url, working.told())
+        log.info("working on %s with %s", holdfast.store.url, working.told())
         runner = asyncio.Runner()
         stop = Stop(working, runner.get_loop(), grace_s + _worker.BREAK_S + CLOSE_S)
         with Signals(stop.heard):
@@ -121,12 +122,12 @@ class Stop:
 
     def heard(self) -> None:
         """A signal came; on a thread of its own."""
-        runs = len(self._working.executes)
+        runs = count(len(self._working.executes), "run")
         if self._told:
-            log.warning("ending at once: %d runs are left where they are, for others to take over", runs)
+            log.warning("ending at once: %s left for others to take over", runs)
             _end_at_once(Exit.INTERRUPTED)
         self._told = True
-        log.info("stopping: %d runs are handed over", runs)
+        log.info("stopping: %s asked to leave before the next step", runs)
         threading.Thread(target=self._bound, name="holdfast-bound", daemon=True).start()
         with suppress(RuntimeError):  # the loop is closed: it has stopped
             self._loop.call_soon_threadsafe(self._working.stop)
@@ -134,13 +135,14 @@ class Stop:
     def tell(self, drained: Drained) -> None:
         """Say which steps were broken off, of each run once."""
         for run_id in sorted({*drained.broken_off} - self._broken_off):
-            complain(f"run {run_id}: a step was broken off; where it was an effect, `holdfast inbox` will ask about it")
+            step = f"step {drained.steps[run_id]}" if drained.steps.get(run_id) else "a step"
+            complain(f"run {run_id}: {step} was broken off; where it was an effect, `holdfast inbox` will ask about it")
         self._broken_off |= {*drained.broken_off}
 
     def _bound(self) -> None:
         """End it when its time is over: code may block the event loop, and a database may not answer."""
         time.sleep(self._bound_s)
-        self.tell(Drained(tuple(self._working.executes)))
+        self.tell(Drained(tuple(self._working.executes), steps=self._working.under_way()))
         complain(f"ended {self._bound_s:g} s after it was told to stop: the code of a run, or the store, did not let it")
         _end_at_once(Exit.WAITING if self._broken_off else Exit.STORE)
 
