@@ -166,6 +166,11 @@ def test_a_name_that_is_too_long_to_be_looked_up_is_refused_when_it_is_given() -
             hf.Limit(**{of: "k" * 9000}, running=1)  # type: ignore[arg-type]  # as somebody without a type checker would
 
 
+def test_a_time_that_a_limit_on_running_would_not_heed_is_refused() -> None:
+    with pytest.raises(Misuse, match="per of Limit is '1s', without resource="):
+        hf.Limit(queue="mail", running=2, per="1s")
+
+
 def test_two_limits_of_one_resource_are_refused() -> None:
     twice = [hf.Limit(resource="calls", amount=amount) for amount in (1, 2)]
     with pytest.raises(Misuse, match="two for one resource"):

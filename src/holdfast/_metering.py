@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ._clock import Clock
 from .errors import Misuse
-from .limits import Limit, is_amount
+from .limits import PER, Limit, is_amount
 from .store import Draft, Metered, Store
 
 TURN_US = 1_000_000
@@ -56,7 +56,7 @@ class Meter:
             raise Misuse(f"{what} uses {amount!r:.40} of {resource!r:.80}; it did not begin. An amount is a number from 0 on")
         rate = self._rates.get(resource)
         if rate is not None and amount > (rate.amount or 0):  # type: ignore[operator]  # it is a number
-            most = f"Limit(resource={resource!r}) allows {rate.amount:g} per {rate.per} at the most"
+            most = f"Limit(resource={resource!r}) allows {rate.amount:g} per {rate.per or PER} at the most"
             raise Misuse(f"{what} uses {amount!r:.40} of {resource!r}, which there never is: {most}. It did not begin; let it use less")
 
     def turn_us(self, queue: str, lane: str) -> int:

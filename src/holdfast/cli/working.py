@@ -31,7 +31,7 @@ from holdfast.cli.options import JsonOption, StoreOption, examples, read_duratio
 from holdfast.cli.screen import Screen, complain
 from holdfast.cli.signals import Signals
 from holdfast.cli.stopping import held_lines
-from holdfast.errors import Refusal, StoreError
+from holdfast.errors import Misuse, Refusal, StoreError
 from holdfast.store import Query
 
 log = logging.getLogger("holdfast")
@@ -88,10 +88,13 @@ def worker(
     for doubtful in (*hidden_in(module, Limit), *hidden_in(module, Schedule), *_unheard_of(limits, agents_in(module))):
         log.warning("%s: %s", app, doubtful)
     with Holdfast(meant(store)[0], resources=given, limits=limits, lease=lease_s) as holdfast:
-        working = Worker(
-            holdfast.engine, agents_in(module), queues=queue or (QUEUE,), concurrency=concurrency, grace_s=grace_s,
-            schedules=declared_in(module, Schedule),
-        )  # fmt: skip
+        try:
+            working = Worker(
+                holdfast.engine, agents_in(module), queues=queue or (QUEUE,), concurrency=concurrency, grace_s=grace_s,
+                schedules=declared_in(module, Schedule),
+            )  # fmt: skip
+        except Misuse as error:
+            raise Refusal(f"{app}: {error}; {UNTOUCHED}") from error
         log.info("working on %s: %s", holdfast.store.url, working.told())
         runner = asyncio.Runner()
         stop = Stop(working, runner.get_loop(), grace_s + _worker.BREAK_S + CLOSE_S)
