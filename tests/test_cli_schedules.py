@@ -64,7 +64,7 @@ def test_schedules_tell_their_next_times_in_their_zone(file: Path, capsys: pytes
     assert [later - earlier for earlier, later in pairwise(hours)] == [timedelta(hours=1)] * 2
     assert (oslo["every_s"], oslo["catch_up"], oslo["queue"], oslo["last_run"]) == (3600, "none", "default", None)
     lines = told(capsys, str(file)).splitlines()
-    assert re.search(r"^rome +0 9 \* \* 1-5 \(Europe/Rome\) +reports +last +none +\w{3} \d{4}-\d\d-\d\d 09:00:00 \(in \d+ \w+\), ", lines[1])
+    assert re.search(r"^rome +0 9 \* \* 1-5 \(Europe/Rome\) +reports +last +none +\w{3} [-\d]+ 09:00:00 \(in \d+ \w+\), ", lines[1])
     assert re.search(r"^oslo +every 1 h +default +none +none +\w{3} \d{4}-", lines[2])
 
 

@@ -128,6 +128,20 @@ def test_a_meter_tells_how_long_to_wait_and_is_right() -> None:
     assert meter.draw({"what has no limit": 1_000_000}, "it")[:2] == ({}, 0.0)
 
 
+@pytest.mark.parametrize(("amount", "per", "at_once", "in_a_second"), [(5, "1s", 5, 10), (1, "0.2s", 1, 6)])
+def test_how_many_may_begin_at_once_and_within_a_second(amount: int, per: str, at_once: int, in_a_second: int) -> None:
+    clock, begun_s = StillClock(), list[float]()
+    meter = Meter(MemoryStore(), clock, [hf.Limit(resource="calls", amount=amount, per=per)])
+    clock.sleep(3600)
+    since_us = clock.at_us
+    while clock.at_us < since_us + 10_000_000:
+        clock.sleep(meter.draw({"calls": 1}, "it").wait_s)
+        begun_s.append(round((clock.at_us - since_us) / 1e6, 6))
+    assert begun_s.count(0.0) == at_once
+    assert max(sum(since_s <= at_s <= since_s + 1 for at_s in begun_s) for since_s in begun_s) == in_a_second
+    assert len(begun_s) == amount + 50
+
+
 class Ahead(MemoryStore):
     """A store with a clock of its own, which is an hour ahead of everybody's."""
 
