@@ -18,6 +18,7 @@ import holdfast as hf
 from agents_for_tests.sites import StillClock
 from holdfast import Holdfast, _failpoints, _roster, _submitting
 from holdfast._metering import Meter
+from holdfast._worker import Worker
 from holdfast.errors import Misuse
 from holdfast.store import Draft, Drawn
 from holdfast.stores import _postgres_limits
@@ -126,6 +127,18 @@ def test_a_meter_tells_how_long_to_wait_and_is_right() -> None:
     clock.sleep(0.5)
     assert meter.draw({"calls": 1}, "it")[:2] == ({}, 0.5)
     assert meter.draw({"what has no limit": 1_000_000}, "it")[:2] == ({}, 0.0)
+
+
+def test_a_worker_tells_once_of_a_resource_that_nobody_has_limited(caplog: pytest.LogCaptureFixture) -> None:
+    with Holdfast(MemoryStore(), limits=[hf.Limit(resource="tokens", amount=10)]) as app:
+        app.engine.meter.draw({"tokns": 1}, "step 1, asks,")
+        assert caplog.messages == []
+        Worker(app.engine, [greets], concurrency=1)
+        for step in (1, 2):
+            app.engine.meter.draw({"tokns": 1, "tokens": 1}, f"step {step}, asks,")
+    [told] = caplog.messages
+    assert told.startswith("step 1, asks, uses 'tokns', of which no Limit here says how much there is")
+    assert told.endswith("there are limits of tokens")
 
 
 @pytest.mark.parametrize(("amount", "per", "at_once", "in_a_second"), [(5, "1s", 5, 10), (1, "0.2s", 1, 6)])

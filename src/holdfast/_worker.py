@@ -130,6 +130,7 @@ class Worker:
         self._timetable = Timetable(engine, schedules)
         self._heeding = Heeding(engine, lambda: self.executes)
         self.stopping = False
+        engine.meter.tells = True
 
     @property
     def executes(self) -> list[str]:
