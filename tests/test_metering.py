@@ -18,6 +18,7 @@ import holdfast as hf
 from agents_for_tests.sites import StillClock
 from holdfast import Holdfast, _failpoints, _roster, _submitting
 from holdfast._metering import Meter
+from holdfast._worker import Worker
 from holdfast.errors import Misuse
 from holdfast.store import Draft, Drawn
 from holdfast.stores import _postgres_limits
@@ -128,6 +129,32 @@ def test_a_meter_tells_how_long_to_wait_and_is_right() -> None:
     assert meter.draw({"what has no limit": 1_000_000}, "it")[:2] == ({}, 0.0)
 
 
+def test_a_worker_tells_once_of_a_resource_that_nobody_has_limited(caplog: pytest.LogCaptureFixture) -> None:
+    with Holdfast(MemoryStore(), limits=[hf.Limit(resource="tokens", amount=10)]) as app:
+        app.engine.meter.draw({"tokns": 1}, "step 1, asks,")
+        assert caplog.messages == []
+        Worker(app.engine, [greets], concurrency=1)
+        for step in (1, 2):
+            app.engine.meter.draw({"tokns": 1, "tokens": 1}, f"step {step}, asks,")
+    [told] = caplog.messages
+    assert told.startswith("step 1, asks, uses 'tokns', of which no Limit here says how much there is")
+    assert told.endswith("there are limits of tokens")
+
+
+@pytest.mark.parametrize(("amount", "per", "at_once", "in_a_second"), [(5, "1s", 5, 10), (1, "0.2s", 1, 6)])
+def test_how_many_may_begin_at_once_and_within_a_second(amount: int, per: str, at_once: int, in_a_second: int) -> None:
+    clock, begun_s = StillClock(), list[float]()
+    meter = Meter(MemoryStore(), clock, [hf.Limit(resource="calls", amount=amount, per=per)])
+    clock.sleep(3600)
+    since_us = clock.at_us
+    while clock.at_us < since_us + 10_000_000:
+        clock.sleep(meter.draw({"calls": 1}, "it").wait_s)
+        begun_s.append(round((clock.at_us - since_us) / 1e6, 6))
+    assert begun_s.count(0.0) == at_once
+    assert max(sum(since_s <= at_s <= since_s + 1 for at_s in begun_s) for since_s in begun_s) == in_a_second
+    assert len(begun_s) == amount + 50
+
+
 class Ahead(MemoryStore):
     """A store with a clock of its own, which is an hour ahead of everybody's."""
 
@@ -164,6 +191,11 @@ def test_a_name_that_is_too_long_to_be_looked_up_is_refused_when_it_is_given() -
     for of in ("queue", "resource"):
         with pytest.raises(Misuse, match=f"{of} of Limit 'kkk.* has 9000 characters; 200 are the most"):
             hf.Limit(**{of: "k" * 9000}, running=1)  # type: ignore[arg-type]  # as somebody without a type checker would
+
+
+def test_a_time_that_a_limit_on_running_would_not_heed_is_refused() -> None:
+    with pytest.raises(Misuse, match="per of Limit is '1s', without resource="):
+        hf.Limit(queue="mail", running=2, per="1s")
 
 
 def test_two_limits_of_one_resource_are_refused() -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -15,6 +18,8 @@ import holdfast as hf
 from agents_for_tests.sites import StillClock
 from holdfast import Holdfast
 from holdfast._scheduling import Timetable
+from holdfast._turns import turn_of
+from holdfast._worker import Worker
 from holdfast.schedules import PORTION, CatchUp, Schedule, Times
 from holdfast.store import Store
 from holdfast.stores.memory import MemoryStore
@@ -71,6 +76,10 @@ def test_what_was_missed_is_caught_up_with_as_was_said(catch_up: CatchUp, caught
         ({}, "either cron= or every="),
         ({"every": 0}, "a second at the least"),
         ({"every": "1h", "catch_up": "some"}, "'last', 'all' or 'none'"),
+        ({"every": "1h", "zone": "Europe/Rome"}, "an interval has no time zone"),
+        ({"cron": 5}, "a text of five fields"),
+        ({"every": "1h", "tags": "sales"}, "texts by name"),
+        ({"every": "1h", "tags": {"schedule": "mine"}}, "name the tag otherwise"),
     ],
 )
 def test_a_schedule_that_cannot_be_kept_is_refused_when_it_is_declared(options: dict[str, str], said: str) -> None:
@@ -87,7 +96,7 @@ def test_many_workers_begin_each_time_once_and_nothing_before_the_schedule_was(t
     hourly = Schedule(report, "Rome", every="1h", catch_up="all")
     for path in (None, tmp_path / "runs.db"):
         apps = [Holdfast(MemoryStore() if path is None else path, clock=clock) for _ in range(1 if path is None else 3)]
-        tables = [Timetable(app.engine, [hourly], "default") for app in apps]
+        tables = [Timetable(app.engine, [hourly]) for app in apps]
         for table in tables:
             asyncio.run(table._look(hourly))
         assert started(apps[0]) == []
@@ -95,7 +104,7 @@ def test_many_workers_begin_each_time_once_and_nothing_before_the_schedule_was(t
         for table in tables:
             asyncio.run(table._look(hourly))
         assert len(started(apps[0])) == 2
-        late = Timetable(apps[0].engine, [hourly], "default")
+        late = Timetable(apps[0].engine, [hourly])
         clock.at_us += HOUR_US
         asyncio.run(late._look(hourly))
         assert len(started(apps[0])) == 3
@@ -108,8 +117,50 @@ def test_a_schedule_that_was_changed_begins_anew() -> None:
     with Holdfast(MemoryStore(), clock=clock) as app:
         for schedule in (Schedule(report, "Rome", every="1h"), Schedule(report, "Oslo", every="1h")):
             clock.at_us += 10 * HOUR_US
-            asyncio.run(Timetable(app.engine, [schedule], "default")._look(schedule))
+            asyncio.run(Timetable(app.engine, [schedule])._look(schedule))
         assert started(app) == []
+
+
+PLACE: dict[str, Any] = {"queue": "mail", "priority": 5, "key": "sales", "tags": {"team": "sales"}}
+
+
+def test_workers_of_other_queues_leave_the_very_same_run(tmp_path: Path) -> None:
+    clock, left = StillClock(), []
+    hourly = Schedule(report, "Rome", every="1h", **PLACE)
+    for number, queues in enumerate([("reports", "mail"), ("default",)]):
+        with Holdfast(tmp_path / f"{number}.db", clock=clock) as app:
+            for hours in (0, 1):
+                clock.at_us = StillClock().at_us + hours * HOUR_US
+                asyncio.run(Worker(app.engine, [report], concurrency=1, queues=queues, schedules=[hourly])._timetable._look(hourly))
+            [run_id] = started(app)
+            left.append((run_id, app.store.head(run_id)))
+            shown = app.show(run_id)
+            assert (shown.status, shown.tags) == ("queued", {"schedule": "report", "team": "sales"})
+    assert left[0] == left[1]
+    head = left[0][1]
+    assert head is not None
+    assert (head.queue, head.lane) == ("mail", "sales")
+    assert head.turn < turn_of(0, 0)
+
+
+@pytest.mark.parametrize("changed", PLACE)
+def test_another_place_is_another_schedule_and_none_is_the_one_of_before(changed: str) -> None:
+    plain, arguments = Schedule(report, "Rome", every="1h"), b'["Rome"]'
+    before = json.dumps([asdict(plain.times), arguments.decode()], sort_keys=True)
+    assert plain.identity(arguments) == hashlib.sha256(before.encode()).hexdigest()[:10]
+    other = Schedule(report, "Rome", every="1h", **{changed: PLACE[changed]})
+    assert other.identity(arguments) != plain.identity(arguments)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [("queue", "a b", "a queue is named"), ("queue", 5, "queue must be text"), ("priority", "5", "a whole number"),
+     ("key", "k" * 201, "200 are the most")],
+)  # fmt: skip
+def test_a_place_that_cannot_be_is_refused_when_a_worker_starts(option: str, value: object, said: str) -> None:
+    strange = Schedule(report, "Rome", every="1h", **{option: value})  # type: ignore[arg-type]  # as somebody without a type checker would
+    with Holdfast(MemoryStore()) as app, pytest.raises(hf.Misuse, match=f"schedule 'report' cannot be run, .*{said}"):
+        Timetable(app.engine, [strange])
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres", "files"])
@@ -120,7 +171,7 @@ def test_a_worker_that_starts_after_everything_was_pruned_keeps_time_and_runs_no
     places: dict[str, Store | str] = {"memory": MemoryStore(), "sqlite": f"{tmp_path}/runs.db", "files": f"{tmp_path}/runs/"}
     with Holdfast(places.get(kind) or request.getfixturevalue("postgres_store"), clock=clock) as app:
         for _ in range(2):
-            asyncio.run(Timetable(app.engine, [rare], "default")._look(rare))
+            asyncio.run(Timetable(app.engine, [rare])._look(rare))
             clock.at_us += 1000 * HOUR_US
         clock.at_us -= 900 * HOUR_US
         app.cancel(started(app)[0])
@@ -128,7 +179,7 @@ def test_a_worker_that_starts_after_everything_was_pruned_keeps_time_and_runs_no
             app.prune(hf.Retention(max_age=0, keep_ids="1h"), dry_run=False)
             clock.at_us += 48 * HOUR_US
         assert app.runs() == []
-        table = Timetable(app.engine, [rare], "default")
+        table = Timetable(app.engine, [rare])
         asyncio.run(table._look(rare))
         assert started(app) == []
         clock.at_us += 1000 * HOUR_US
@@ -143,14 +194,14 @@ def test_a_time_whose_run_was_recorded_by_one_that_died_then_is_run_once_and_the
         raise KeyboardInterrupt
 
     with Holdfast(store, clock=clock) as app:
-        asyncio.run(Timetable(app.engine, [hourly], "default")._look(hourly))
+        asyncio.run(Timetable(app.engine, [hourly])._look(hourly))
         clock.at_us += 3 * HOUR_US
         with monkeypatch.context() as patch:
             patch.setattr(store, "advance", dies)
             with pytest.raises(KeyboardInterrupt):
-                asyncio.run(Timetable(app.engine, [hourly], "default")._look(hourly))
+                asyncio.run(Timetable(app.engine, [hourly])._look(hourly))
         assert len(started(app)) == 1
-        asyncio.run(Timetable(app.engine, [hourly], "default")._look(hourly))
+        asyncio.run(Timetable(app.engine, [hourly])._look(hourly))
         assert len(started(app)) == 3
 
 
@@ -159,8 +210,8 @@ def test_a_clock_that_was_ahead_once_does_not_silence_a_schedule() -> None:
     with Holdfast(MemoryStore(), clock=clock) as app:
         for hours in (10_000, 1, -9_000, 1):
             clock.at_us += hours * HOUR_US
-            asyncio.run(Timetable(app.engine, [hourly], "default")._look(hourly))
-        table = Timetable(app.engine, [hourly], "default")
+            asyncio.run(Timetable(app.engine, [hourly])._look(hourly))
+        table = Timetable(app.engine, [hourly])
         for _ in range(2):
             asyncio.run(table._look(hourly))
             clock.at_us += HOUR_US
@@ -170,7 +221,7 @@ def test_a_clock_that_was_ahead_once_does_not_silence_a_schedule() -> None:
 def test_all_missed_times_are_caught_up_with_in_portions() -> None:
     clock, minutely = StillClock(), Schedule(report, "Rome", every="1m", catch_up="all")
     with Holdfast(MemoryStore(), clock=clock) as app:
-        table = Timetable(app.engine, [minutely], "default")
+        table = Timetable(app.engine, [minutely])
         asyncio.run(table._look(minutely))
         clock.at_us += 20 * HOUR_US
         rests = [asyncio.run(table._look(minutely)) for _ in range(13)]
@@ -201,4 +252,4 @@ def test_the_next_time_is_later_whenever_somebody_looks_in_the_night_that_repeat
 
 def test_two_schedules_of_one_name_are_refused() -> None:
     with Holdfast(MemoryStore()) as app, pytest.raises(hf.Misuse, match="two schedules are named 'report'"):
-        Timetable(app.engine, [Schedule(report, "Rome", every="1h"), Schedule(report, "Oslo", every="1h")], "default")
+        Timetable(app.engine, [Schedule(report, "Rome", every="1h"), Schedule(report, "Oslo", every="1h")])

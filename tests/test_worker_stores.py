@@ -131,8 +131,8 @@ def test_a_limit_is_refused_where_the_store_cannot_count_for_all_and_the_runs_st
         ("import beside", "cannot be loaded: SyntaxError (line 1): '(' was never closed (beside.py, line 2); no run was touched"),
         ("x = 1", "app.py defines no agent, and a worker needs the agents that it is to execute; no run was touched. Define one"),
         (f"{APP}R = hf.Limit(resource='r', amount=0)", "amount of Limit(resource='r') is 0"),
-        (f"{APP}S = hf.Schedule(books, every='1h')", "schedule 'books' cannot be run with its arguments: books() missing 1 required"),
-        (f"{APP}S = hf.Schedule(books, 7, every='1h')", "argument 'order' cannot be kept: str was expected and int found"),
+        (f"{APP}S = hf.Schedule(books, every='1h')", "app.py: schedule 'books' cannot be run, and nothing was begun: books() missing"),
+        (f"{APP}S = hf.Schedule(books, 7, every='1h')", "app.py: schedule 'books' cannot be run, and nothing was begun: argument 'order'"),
         (f"{APP}def holdfast_resources(): raise OSError('no client')", "holdfast_resources() of"),
         (None, "app.py is not a file; no run was touched"),
     ],
@@ -155,7 +155,7 @@ def test_a_schedule_that_fails_is_told_and_does_not_end_the_others(caplog: pytes
     clock = StillClock()
     good, bad = (hf.Schedule(books, name, every="1h", name=name) for name in ("good", "bad"))
     with Holdfast(MemoryStore(), clock=clock) as app:
-        table = Timetable(app.engine, [bad, good], "default")
+        table = Timetable(app.engine, [bad, good])
         bad.times = None  # type: ignore[assignment]  # whatever may be wrong with it
         asyncio.run(_kept(table))
         clock.at_us += 3_600_000_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import logging
 import multiprocessing
 import os
 import secrets
@@ -12,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from agents_for_tests.sites import eventually
 from chaos_fleet import command, surroundings
 from holdfast import Holdfast, _worker
 from holdfast._worker import Worker
-from holdfast.cli import health
+from holdfast.cli import health, signals
 from holdfast.cli.health import Health, Pulse
 from holdfast.cli.signals import Signals
 from parting_proxy import HOST, proxy
@@ -104,6 +105,20 @@ def test_a_second_signal_ends_a_worker_whose_event_loop_is_blocked(tmp_path: Pat
         signalled(process, signal.SIGTERM)
         process.send_signal(signal.SIGINT)
         assert process.wait(BOUND_S) == 130
+
+
+def test_who_takes_a_run_over_says_from_whom(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Holdfast(tmp_path / "runs.db") as app, worker(tmp_path) as process, caplog.at_level(logging.INFO, "holdfast"):
+        app.submit(blocks, "it", run_id="run")
+        assert process.stdout is not None
+        assert process.stdout.readline() == "inside\n"
+        owner = app.show("run").owner
+        process.kill()
+        process.wait()
+        assert caplog.messages == []
+        with suppress(hf.HoldfastError):  # its code is another one here
+            app.run(blocks, "it", run_id="run")
+        assert caplog.messages[0] == f"took run run over from {owner}, which is dead"
 
 
 def test_one_signal_ends_it_a_few_seconds_after_the_grace_time_and_it_says_which_run_was_broken_off(tmp_path: Path) -> None:
@@ -206,6 +221,19 @@ def test_signals_are_heard_while_they_are_listened_to_and_handlers_are_put_back(
         assert heard.acquire(timeout=BOUND_S)
         assert heard.acquire(timeout=BOUND_S)
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("same_s", [BOUND_S * 10, 0.0], ids=["at once", "later"])
+def test_the_same_signal_again_at_once_is_meant_once_and_another_one_is_heard(same_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "SAME_S", same_s)
+    heard, heard_again = threading.Semaphore(0), same_s == 0
+    with Signals(heard.release):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard.acquire(timeout=BOUND_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert heard.acquire(timeout=BOUND_S if heard_again else 0.2) == heard_again
+        os.kill(os.getpid(), signal.SIGINT)
+        assert heard.acquire(timeout=BOUND_S)
 
 
 def begins(begun: Any) -> None:

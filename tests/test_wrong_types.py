@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,11 @@ VERBS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "runs": ("status='bogus' is not one; there are queued", lambda app: app.runs(status="bogus")),
     "show": (r"run_id=None is NoneType; an id is text$", lambda app: app.show(None)),
     "handle": ("app.handle was given 5, which is no agent", lambda app: app.handle("r", 5)),
+    "submit": (r"app.submit was given int, not an agent; nothing .*: app.submit\(agent, arguments\)", lambda app: app.submit(5)),
+    "submit option": ("app.submit has no option 'queu'; nothing was done. Did you mean queue=", lambda app: app.submit(asking, queu="q")),
+    "submit queue": ("queue must be text, not 5", lambda app: app.submit(asking, queue=5)),
+    "work": (r"app.work was given asking, not a list of agents; .*: app.work\(\[agent\]\)", lambda app: asyncio.run(app.work(asking))),
+    "work on": (r"app.work was given int, not an agent; .*: app.work\(\[agent\]\)", lambda app: asyncio.run(app.work([5]))),
 }
 
 

@@ -35,19 +35,19 @@ class RunOptions(TypedDict, total=False):
     park_after: Duration | None
 
 
-def not_an_agent(found: Any) -> str:
+def not_an_agent(found: Any, *, said: str = "hf.run", written: str = "agent, arguments") -> str:
     """What is said to somebody who hands over something else."""
     if asyncio.iscoroutine(found):
         found.close()
     if callable(found):
         return f"{getattr(found, '__name__', found)!r} is not an agent; nothing was started. Decorate it with @hf.agent"
-    return f"hf.run was given {type(found).__name__}, not an agent; nothing was started. Hand over the agent: hf.run(agent, arguments)"
+    return f"{said} was given {type(found).__name__}, not an agent; nothing was started. Hand over the agent: {said}({written})"
 
 
-def refuse_while_loading() -> None:
+def refuse_while_loading(said: str = "hf.run") -> None:
     """A file that is loaded for its agents starts nothing."""
     if loading.get():
-        remedy = "put hf.run(...) under `if __name__ == '__main__':`"
+        remedy = f"put {said}(...) under `if __name__ == '__main__':`"
         raise Misuse(f"{loading.get()} starts a run while it is loaded for its agents; nothing was started: {remedy}")
 
 
@@ -57,21 +57,23 @@ def checked_tags(options: RunOptions) -> dict[str, str]:
     return {checked_text(str(name), "tag"): checked_text(str(value), "tag") for name, value in tags.items()}
 
 
-def ordered(agent: Any, args: tuple[Any, ...], *, wait: bool, options: RunOptions, beside: Sequence[str] = ()) -> Order:
-    """The order, checked before anything begins: what cannot be recorded is refused here."""
-    refuse_while_loading()
+def ordered(
+    agent: Any, args: tuple[Any, ...], *, wait: bool, options: RunOptions, beside: Sequence[str] = (), said: str = "hf.run"
+) -> Order:
+    """The order, checked before anything begins: what cannot be recorded is refused here. `said` is what the caller wrote."""
+    refuse_while_loading(said)
     where = place.get()
     if isinstance(where, Body):
-        raise NestedStep("hf.run", where.call.spec.name)
+        raise NestedStep(said, where.call.spec.name)
     if isinstance(where, Scope):
-        raise Misuse("hf.run was called inside a run; nothing was started. Call the agent itself: inside a run that is a child run")
+        raise Misuse(f"{said} was called inside a run; nothing was started. Call the agent itself: inside a run that is a child run")
     if not isinstance(agent, Agent):
-        raise Misuse(not_an_agent(agent))
-    refuse_unknown(options, [*RunOptions.__annotations__], "hf.run", "Arguments of the agent are given by position", beside)
+        raise Misuse(not_an_agent(agent, said=said))
+    refuse_unknown(options, [*RunOptions.__annotations__], said, "Arguments of the agent are given by position", beside)
     run_id, park_after = options.get("run_id"), options.get("park_after")
     order = Order(
         agent=agent, args=args, wait=wait, tags=checked_tags(options),
-        run_id=new_run_id(agent.name) if run_id is None else checked_run_id(run_id), budget=checked(options.get("budget"), "hf.run"),
+        run_id=new_run_id(agent.name) if run_id is None else checked_run_id(run_id), budget=checked(options.get("budget"), said),
         park_after_s=None if park_after is None else seconds(park_after, "park_after"),
     )  # fmt: skip
     order.fingerprint()
@@ -82,7 +84,7 @@ def ordered(agent: Any, args: tuple[Any, ...], *, wait: bool, options: RunOption
 
 def in_line(order: Order, *, queue: str, priority: int, key: str) -> Order:
     """The order with its place among those that are left to workers."""
-    if not QUEUE_NAME.fullmatch(queue):
+    if not QUEUE_NAME.fullmatch(checked_text(queue, "queue")):
         raise Misuse(f"queue={queue!r:.80}: {QUEUE_RULE}; nothing was left to anybody")
     if type(priority) is not int or abs(priority) >= PRIORITIES:
         raise Misuse(f"priority={priority!r:.80} must be a whole number between {1 - PRIORITIES} and {PRIORITIES - 1}, 0 for most runs")

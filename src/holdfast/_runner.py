@@ -7,6 +7,7 @@ waits for a person, come back when something has changed. It is written once; `a
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -54,6 +55,8 @@ POLL_S = 0.05
 def poll_s(engine: Engine) -> float:
     """The same, where the store may want to be asked less often."""
     return engine.store.looks_every_s if isinstance(engine.store, Distant) else POLL_S
+
+log = logging.getLogger("holdfast")
 
 
 class Claim(NamedTuple):
@@ -273,9 +276,12 @@ def _asks(engine: Engine, run_id: str) -> bool:
 
 def _claimed(engine: Engine, claim: Claim) -> Errand:
     """From its claim on a run is a lane: runs that start together share their flushes, and the first does not run ahead alone."""
+    resumed, before = claim.records[0], claim.journal.head.owner
     engine.committer.enter(1)
     try:
         yield claim
+        if isinstance(resumed, rec.RunResumed) and before not in (None, engine.keeper.owner):
+            log.info("took run %s over from %s, which is %s", claim.journal.head.run_id, before, "silent" if resumed.silent else "dead")
     except BaseException as error:
         engine.committer.enter(-1)
         if isinstance(error, Crowded):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from itertools import count
@@ -22,8 +22,8 @@ from ._engine import Engine, Order
 from ._ordering import in_line, ordered
 from ._runner import attend_async
 from ._submitting import submit
-from .errors import Misuse, RunConflict, RunPruned, StoreError
-from .schedules import PORTION, Schedule
+from .errors import HoldfastError, Misuse, RunConflict, RunPruned, StoreError
+from .schedules import PORTION, TAG, Schedule
 from .store import Metered
 
 MOST_REST_S = 30.0
@@ -43,15 +43,15 @@ async def _begun(name: str, identity: str) -> None:
 class Timetable:
     """The schedules of a worker, and how far each has come."""
 
-    def __init__(self, engine: Engine, schedules: Sequence[Schedule], queue: str) -> None:
+    def __init__(self, engine: Engine, schedules: Sequence[Schedule]) -> None:
         names = [schedule.name for schedule in schedules]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise Misuse(f"two schedules are named {twice!r}; nothing was begun. Give each a name of its own: Schedule(..., name=...)")
-        self._engine, self._schedules, self._queue = engine, schedules, queue
+        self._engine, self._schedules = engine, schedules
         self._behind: dict[str, datetime] = {}
         for schedule in schedules:
-            _refuse_what_cannot_be_run(schedule, self._order)
+            _refuse_what_cannot_be_run(schedule)
 
     async def keep(self) -> None:
         """Leave each run to a worker when its time has come, until this is cancelled."""
@@ -97,29 +97,32 @@ class Timetable:
         return f"{schedule.name}-{self._identity(schedule)}"
 
     def _identity(self, schedule: Schedule) -> str:
-        return schedule.identity(self._order(schedule, to_datetime(0)).encoded())
+        return schedule.identity(_order(schedule, to_datetime(0)).encoded())
 
     def _leave(self, schedule: Schedule, time: datetime) -> None:
         with suppress(RunPruned):  # it was run, and removed since
             try:
-                submit(self._engine, self._order(schedule, time))
+                submit(self._engine, _order(schedule, time))
             except RunConflict as error:
                 log.warning("schedule %s: the run of %s is there with other arguments, and stays: %s", schedule.name, time, error)
         if isinstance(self._engine.store, Metered):
             self._engine.store.advance(f"schedule {self._mark(schedule)}", round(time.timestamp() * 1e6))
 
-    def _order(self, schedule: Schedule, time: datetime) -> Order:
-        run_id = f"{schedule.name}-{time:%Y%m%dT%H%M%SZ}"
-        order = ordered(schedule.agent, schedule.args, wait=False, options={"run_id": run_id, "tags": {"schedule": schedule.name}})
-        return in_line(order, queue=self._queue, priority=0, key="")
+
+def _order(schedule: Schedule, time: datetime) -> Order:
+    """The run of a time: the same, whoever leaves it."""
+    run_id = f"{schedule.name}-{time:%Y%m%dT%H%M%SZ}"
+    tags = {**schedule.tags, TAG: schedule.name}
+    order = ordered(schedule.agent, schedule.args, wait=False, options={"run_id": run_id, "tags": tags}, said="hf.Schedule")
+    return in_line(order, queue=schedule.queue, priority=schedule.priority, key=schedule.key)
 
 
-def _refuse_what_cannot_be_run(schedule: Schedule, order: Callable[[Schedule, datetime], Order]) -> None:
+def _refuse_what_cannot_be_run(schedule: Schedule) -> None:
     """Refuse now, not at night, what does not fit the agent or cannot be recorded."""
     try:
-        order(schedule, to_datetime(0)).encoded()
-    except (TypeError, ValueError) as error:
-        raise Misuse(f"schedule {schedule.name!r} cannot be run with its arguments: {error}; nothing was begun") from error
+        _order(schedule, to_datetime(0)).encoded()
+    except (TypeError, ValueError, HoldfastError) as error:
+        raise Misuse(f"schedule {schedule.name!r} cannot be run, and nothing was begun: {error}") from error
 
 
 def _markers(name: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -79,6 +79,16 @@ class Drained(NamedTuple):
     steps: Mapping[str, str] = MappingProxyType({})
 
 
+def _refuse_none(agents: Any) -> None:
+    """Something that is no list, or holds something else than agents."""
+    if not isinstance(agents, Collection) or isinstance(agents, str):
+        found = getattr(agents, "name", None) or type(agents).__name__
+        raise Misuse(f"app.work was given {found}, not a list of agents; nothing was begun. Hand over a list: app.work([agent])")
+    for one in agents:
+        if not isinstance(one, Agent):
+            raise Misuse(not_an_agent(one, said="app.work", written="[agent]"))
+
+
 def _refuse_strange(queues: Sequence[str]) -> None:
     """Nobody can leave a run in a queue of such a name, so a worker would wait for nothing."""
     if not queues or isinstance(queues, str):
@@ -114,9 +124,8 @@ class Worker:
         self, engine: Engine, agents: Sequence[Callable[..., Any]], *, concurrency: int, queues: Sequence[str] = (QUEUE,),
         grace_s: float = GRACE_S, schedules: Sequence[Schedule] = (),
     ) -> None:  # fmt: skip
+        _refuse_none(agents)
         known = [agent for agent in agents if isinstance(agent, Agent)]
-        if len(known) < len(agents):
-            raise Misuse(not_an_agent(next(one for one in agents if not isinstance(one, Agent))))
         names = [agent.name for agent in known]
         if not names:
             raise Misuse("a worker needs the agents that it is to execute; nothing was begun")
@@ -140,9 +149,10 @@ class Worker:
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="holdfast-worker")
         self._look_s = engine.store.letters_every_s if isinstance(engine.store, Distant) else POLL_S
         self._news, self._stopped = asyncio.Event(), asyncio.Event()
-        self._timetable = Timetable(engine, schedules, queues[0])
+        self._timetable = Timetable(engine, schedules)
         self._heeding = Heeding(engine, lambda: self.executes)
         self.stopping = False
+        engine.meter.tells = True
 
     @property
     def executes(self) -> list[str]:

@@ -48,7 +48,7 @@ class Working:
         """
         from ._submitting import submit
 
-        order = ordered(agent, args, wait=False, options=options, beside=("queue", "priority", "key"))
+        order = ordered(agent, args, wait=False, options=options, beside=("queue", "priority", "key"), said="app.submit")
         submit(self.engine, in_line(order, queue=queue, priority=priority, key=key))
         return Handle(self.engine, order.run_id, agent=order.agent)
 

@@ -12,6 +12,9 @@ from holdfast._options import refusing_unknown
 from holdfast.errors import Misuse
 from holdfast.store import Ceiling, Head
 
+PER: Duration = "1s"
+"""The time in which the amount of a limit may be used, where nothing else is said."""
+
 
 @refusing_unknown
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,7 @@ class Limit:
     resource: str = ""
     running: int | None = None
     amount: float | None = None
-    per: Duration = "1s"
+    per: Duration | None = None
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.queue, self.agent, self.each_key, self.resource))) != 1:
@@ -38,6 +41,8 @@ class Limit:
         checked_text(self.agent, "agent of Limit")
         if self.resource:
             self._refuse_wrong_rate()
+        elif self.per is not None:
+            raise Misuse(f"per of Limit is {self.per!r:.40}, without resource=: `running` says how many runs may execute at a time")
         elif not (self.amount is None and _is_count(self.running)):
             how = "how many runs may execute at a time: a whole number from 1 on. To let none execute, pause them"
             raise Misuse(f"running of Limit is {self.running!r}; it says {how}")
@@ -45,7 +50,7 @@ class Limit:
     def _refuse_wrong_rate(self) -> None:
         if self.running is not None or not is_amount(self.amount) or not (self.amount or 0) > 0:
             raise Misuse(f"amount of Limit(resource={self.resource!r}) is {self.amount!r}; it says how much of it may be used `per` time")
-        if seconds(self.per, "per of Limit") == 0:
+        if self.per_us() == 0:
             raise Misuse(f"per of Limit(resource={self.resource!r}) is 0; write the time in which the amount may be used, such as '1m'")
 
     def ceiling(self, head: Head) -> Ceiling | None:
@@ -60,7 +65,7 @@ class Limit:
 
     def per_us(self) -> int:
         """The time in which the amount may be used."""
-        return int(seconds(self.per, "per of Limit") * 1e6)
+        return int(seconds(PER if self.per is None else self.per, "per of Limit") * 1e6)
 
 
 def is_amount(number: object) -> bool:

@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from holdfast import __version__ as holdfast_version
 from holdfast import _checking, _inspect, _roster
 from holdfast._family import top_of
-from holdfast.cli import artifacts, comparing, moving, stopping, timetravel, views, working
+from holdfast.cli import artifacts, comparing, moving, scheduled, stopping, timetravel, views, working
 from holdfast.cli import doctor as doctoring
 from holdfast.cli.exits import MEANINGS, Exit
 from holdfast.cli.fleet import unserved_line
@@ -407,6 +407,7 @@ app.command(epilog=MIGRATIONS)(migrate)
 app.command(epilog=doctoring.EPILOG)(doctoring.doctor)
 app.command(epilog=working.EXAMPLES)(working.worker)
 app.command(epilog=working.WORKERS)(working.workers)
+app.command(epilog=scheduled.EPILOG)(scheduled.schedules)
 
 
 @app.command(epilog=examples("holdfast demo"))

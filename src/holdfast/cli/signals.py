@@ -9,11 +9,15 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import Self
 
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 """Those by which a process is told to stop."""
+
+SAME_S = 0.5
+"""The same signal again within this time is meant once: `timeout` and shells tell a process, and its group too."""
 
 
 class Signals:
@@ -38,10 +42,13 @@ class Signals:
         self._mouth.close()
 
     def _listen(self) -> None:
+        heard_s: dict[int, float] = {}
         with self._ear:
             while numbers := self._ear.recv(64):
                 for number in numbers:
-                    if number in STOPPING:
+                    now_s = time.monotonic()
+                    if number in STOPPING and now_s - heard_s.get(number, -SAME_S) >= SAME_S:
+                        heard_s[number] = now_s
                         self._heard()
 
 

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +32,7 @@ from holdfast.cli.screen import Screen, complain
 from holdfast.cli.signals import Signals
 from holdfast.cli.stopping import held_lines
 from holdfast.cli.wording import count
-from holdfast.errors import Refusal, StoreError
+from holdfast.errors import Misuse, Refusal, StoreError
 from holdfast.store import Query
 
 log = logging.getLogger("holdfast")
@@ -73,7 +73,8 @@ def worker(
     """Execute runs that were left to workers, and go on with those that can.
 
     It takes runs that are queued, whose time has come, that were answered, and whose process died. SIGTERM and Ctrl-C let the steps
-    under way end, for the grace time, and hand the runs over; a second one ends it at once. Ends with code 0 where every run was let go of
+    under way end, for the grace time, and hand the runs over; a second one ends it at once (the same one again
+    within half a second counts as one). Ends with code 0 where every run was let go of
     between two steps, with 3 where steps had to be broken off.
     """
     grace_s, lease_s = read_duration(grace, "--grace") or 0.0, read_duration(lease, "--lease")
@@ -89,15 +90,18 @@ def worker(
     for doubtful in (*hidden_in(module, Limit), *hidden_in(module, Schedule), *_unheard_of(limits, agents_in(module))):
         log.warning("%s: %s", app, doubtful)
     with Holdfast(meant(store)[0], resources=given, limits=limits, lease=lease_s) as holdfast:
-        working = Worker(
-            holdfast.engine, agents_in(module), queues=queue or (QUEUE,), concurrency=concurrency, grace_s=grace_s,
-            schedules=declared_in(module, Schedule),
-        )  # fmt: skip
-        log.info("working on %s with %s", holdfast.store.url, working.told())
+        try:
+            working = Worker(
+                holdfast.engine, agents_in(module), queues=queue or (QUEUE,), concurrency=concurrency, grace_s=grace_s,
+                schedules=declared_in(module, Schedule),
+            )  # fmt: skip
+        except Misuse as error:
+            raise Refusal(f"{app}: {error}; {UNTOUCHED}") from error
         runner = asyncio.Runner()
         stop = Stop(working, runner.get_loop(), grace_s + _worker.BREAK_S + CLOSE_S)
-        with Signals(stop.heard):
-            drained = _carried_through(runner.get_loop(), _worked(holdfast, working, health))
+        with _answering(health, holdfast, working, runner.get_loop()), Signals(stop.heard):
+            log.info("working on %s with %s", holdfast.store.url, working.told())
+            drained = _carried_through(runner.get_loop(), working.work())
         stop.tell(drained)
         if not drained.broken_off:
             runner.close()
@@ -168,16 +172,12 @@ def _end_at_once(code: Exit) -> None:
     os._exit(code)
 
 
-async def _worked(holdfast: Holdfast, working: Worker, health: int | None) -> Drained:
-    """Work until it is told to stop."""
-    pulse = Pulse(asyncio.get_running_loop())
-    with nullcontext() if health is None else _health(health, lambda: _ready(working, holdfast), pulse.stuck):
-        return await working.work()
-
-
-def _health(port: int, hindered: Callable[[], str], stuck: Callable[[], str]) -> Health:
+def _answering(port: int | None, holdfast: Holdfast, working: Worker, loop: asyncio.AbstractEventLoop) -> AbstractContextManager[object]:
+    """The pages that tell how the worker is, if somebody wants them."""
+    if port is None:
+        return nullcontext()
     try:
-        return Health(port, hindered, stuck=stuck)
+        return Health(port, lambda: _ready(working, holdfast), stuck=Pulse(loop).stuck)
     except OSError as error:
         raise Refusal(f"--health cannot have port {port}: {error.strerror}; no run was taken. Name another, or 0 for any") from error
 
