@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from sweeping import Server
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first, so that no process ends alone with it; beyond that the order stays as it is, by dice."""
+    items.sort(key=lambda item: item.get_closest_marker("sweep") is None)
+
+
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """For a sweep it is in memory, where there is room."""

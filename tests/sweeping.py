@@ -167,15 +167,15 @@ def death_at(place: str) -> Death:
 
 
 def swept(
-    parent: Path, points: Iterable[str], tried: Callable[[Path, Death], list[str] | None], *, flushes_every: int = 1
+    parent: Path, points: Iterable[str], tried: Callable[[Path, Death], list[str] | None], *, every: int = 1, flushes_every: int = 1
 ) -> tuple[Counter[str], list[str]]:  # fmt: skip
-    """Kill at every occurrence of each failpoint, and of each flush (or every second, ...) where "sync" is one; how often, what was wrong.
+    """Kill at each occurrence (or every second, ...) of each failpoint, and of each flush where "sync" is one; how often, what was wrong.
 
     `tried` plays a case in the folder that it is given, with that death, and says what was wrong then; None where nobody died.
     """
     kills, problems = Counter[str](), list[str]()
     for name in points:
-        for number in range(1, MOST, flushes_every if name == "sync" else 1):
+        for number in range(1, MOST, flushes_every if name == "sync" else every):
             folder = parent / f"{name}-{number}"
             found = tried(folder, death_at(f"{name}:{number}"))
             if not found:

@@ -176,6 +176,20 @@ def test_a_run_of_the_gone_whose_agent_nobody_has_is_put_back_in_line_and_holds_
         assert "does not have agent strange" in head.note
 
 
+def test_a_run_of_the_gone_in_a_queue_that_is_paused_is_put_back_in_line_too() -> None:
+    clock = HandClock()
+    with Holdfast(store := MemoryStore(), clock=clock, lease=LEASE_S) as app:
+        begun(store)
+        for _ in range(2):
+            assert list(claimable(app.engine, AGENTS, [], Looks(app.engine), held=[QUEUE])) == []
+            clock.ahead_s += LEASE_S + 1
+        head = store.head("top")
+        assert head is not None
+        assert (head.status, head.owner) == ("queued", None)
+        assert f"queue {QUEUE} is paused" in head.note
+        assert taken(app, clock) == ["top"]
+
+
 def test_a_run_of_the_living_or_of_another_queue_stays_where_it_is() -> None:
     clock = HandClock()
     with Holdfast(store := MemoryStore(), clock=clock, lease=LEASE_S) as app:
@@ -197,7 +211,7 @@ def test_a_run_that_was_taken_meanwhile_is_not_put_back() -> None:
         seen = store.head("old")
         assert seen is not None
         write(store, "old", rec.RunResumed(owner="far.other", why="taken over"))
-        _put_back(app.engine, seen)
+        _put_back(app.engine, seen, "")
         head = store.head("old")
         assert head is not None
         assert (head.owner, head.seq) == ("far.other", 2)

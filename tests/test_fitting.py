@@ -221,6 +221,34 @@ def test_who_comes_after_another_with_the_same_code_does_not_try_it_again() -> N
             asyncio.run(attend_async(app.engine, replace(late, stood=None)))
 
 
+def test_what_has_failed_with_another_worker_meanwhile_is_not_tried_again_unasked() -> None:
+    called: list[int] = []
+
+    @hf.effect(in_doubt="ask", raises=ValueError)
+    async def pay() -> int:
+        called.append(1)
+        raise ValueError("declined")
+
+    @hf.agent(name="buys")
+    async def buys(what: str) -> str:
+        return f"{what}: {await pay()}"
+
+    with Holdfast(MemoryStore()) as app:
+        app.submit(buys, "tea", run_id="run")
+        head = app.store.head("run")
+        assert head is not None
+        order = order_for(app.engine, "run", [agent_of(buys)], where="here", wait=False)
+        late = replace(order, patient=False, stood=(head.epoch, head.seq))
+        with pytest.raises(ValueError, match="declined"):
+            asyncio.run(attend_async(app.engine, replace(order, patient=False)))
+        with pytest.raises(Elsewhere):
+            asyncio.run(attend_async(app.engine, late))
+        assert (called, app.show("run").status) == ([1], "failed")
+        with pytest.raises(ValueError, match="declined"):  # without that look it would be
+            asyncio.run(attend_async(app.engine, replace(late, stood=None)))
+        assert called == [1, 1]
+
+
 def test_who_waits_for_the_result_waits_while_there_is_a_worker_whose_code_has_not_been_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         with Holdfast(MemoryStore()) as first, Holdfast(first.store) as second:

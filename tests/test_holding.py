@@ -13,8 +13,10 @@ import pytest
 import holdfast as hf
 import holdfast.sync
 from holdfast import Holdfast, _heeding
+from holdfast import _records as rec
 from holdfast._decorators import Agent
 from holdfast._holding import HoldView
+from holdfast._run import place
 from holdfast._worker import Worker
 from holdfast.errors import Refusal, StoreFailed
 from holdfast.store import Hold
@@ -364,3 +366,21 @@ def test_a_child_is_not_paused_without_its_parent() -> None:
                     app.pause(child, by="ann")
 
     asyncio.run(main())
+
+
+def test_what_somebody_has_paused_is_not_merely_let_go_of_where_both_come_at_once() -> None:
+    @hf.step
+    async def told_twice() -> int:
+        run = place.get().run  # type: ignore[union-attr]
+        run.leave(rec.RunPaused(by="ann"))
+        run.leave(rec.RunReleased(reason="queue mail was paused"))
+        return 1
+
+    @hf.agent
+    async def obeys() -> int:
+        return await told_twice() + await told_twice()
+
+    with Holdfast(MemoryStore()) as app:
+        with pytest.raises(hf.RunPaused):
+            app.run(obeys, run_id="r")
+        assert app.show("r").status == "paused"

@@ -8,10 +8,12 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 import holdfast as hf
@@ -20,13 +22,16 @@ from holdfast import Holdfast, _failpoints, _roster, _submitting
 from holdfast._metering import Meter
 from holdfast._worker import Worker
 from holdfast.errors import Misuse
-from holdfast.store import Draft, Drawn
+from holdfast.store import Ceiling, Draft, Drawn
 from holdfast.stores import _postgres_limits
 from holdfast.stores._meters import moved_on
+from holdfast.stores._postgres_address import address_of
+from holdfast.stores._postgres_line import connect
 from holdfast.stores._postgres_text import plain, sql_text
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.metering import claim, resting
 
 
 @hf.agent
@@ -255,3 +260,14 @@ def test_the_roster_tells_what_workers_say_of_themselves_and_forgets_those_that_
         assert [one.life for one in app.workers()] == ["dead"]
         _roster.forget_dead(app.engine)
         assert app.workers() == []
+
+
+def test_who_stops_in_the_middle_of_a_claim_does_not_hold_up_the_others_for_long(postgres_store: PostgresStore) -> None:
+    ceiling = Ceiling("queue", "q", 1)
+    for run_id in ("a", "b"):
+        resting(postgres_store, run_id)
+    lost = pytest.raises(psycopg.errors.IdleInTransactionSessionTimeout)
+    with closing(connect(address_of(postgres_store.url))) as stopped, lost, stopped.transaction():
+        _postgres_limits.reached(stopped, [claim("a", ceiling)])
+        assert postgres_store.append([claim("b", ceiling)]) == [None]  # waits for the lock, and gets it
+        stopped.execute("SELECT 1")

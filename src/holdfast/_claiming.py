@@ -76,31 +76,36 @@ class Looks:
                 yield head
 
 
-def claimable(engine: Engine, agents: Sequence[str], queues: Sequence[str], looks: Looks) -> Iterator[Head]:
-    """The runs that can be taken now: those whose owner is gone; then those that can go on or wait for this code, and those in line."""
+def claimable(
+    engine: Engine, agents: Sequence[str], queues: Sequence[str], looks: Looks, held: Sequence[str] = ()
+) -> Iterator[Head]:  # fmt: skip
+    """The runs that can be taken now: those whose owner is gone; then those that can go on or wait for this code, and those in line.
+
+    Nothing of queues that are `held` back is taken; but whose owner is gone there is put back in line, too.
+    """
     seen: set[str] = set()
     waiting = looks.misfits.found() if looks.misfits is not None else ()
     going_on = chain(*(due(engine, queue=queue) for queue in queues), looks.spoken.to(), waiting)
     in_line = chain(*(_in_line(engine, queue, agents, looks.full) for queue in queues))
-    for head in chain(looks.orphans.found(), looks.alternating(going_on, in_line)):
+    for head in chain(looks.orphans.found(), looks.alternating(going_on, in_line) if queues else ()):
         top = _topmost(engine, head)
-        if top is None or top.queue not in queues or top.run_id in seen:
+        if top is None or top.queue not in (*queues, *held) or top.run_id in seen:
             continue
         seen.add(top.run_id)
-        if top.agent in agents:
+        if top.agent in agents and top.queue in queues:
             yield top
         elif top.owner is not None:
-            _put_back(engine, top)
+            _put_back(engine, top, f"queue {top.queue} is paused" if top.queue in held else f"its finder does not have agent {top.agent}")
 
 
-def _put_back(engine: Engine, head: Head) -> None:
-    """Put a run of an owner who is gone back in line: nobody here has its code, and as it stands it would keep its place in a limit."""
+def _put_back(engine: Engine, head: Head, why: str) -> None:
+    """Put a run of an owner who is gone back in line: nobody here may take it, and as it stands it would keep its place in a limit."""
     with suppress(LeaseLost, Damaged):  # somebody else has taken it meanwhile; what is damaged is told by others
         found = engine.store.load(head.run_id)
         if found is None or (found[0].epoch, found[0].seq) != (head.epoch, head.seq):
             return
         resumed = rec.RunResumed(owner="", why=TAKEN_OVER, silent=silent(engine, head))
-        reason = f"its process {head.owner} is gone; it was found by a worker that does not have agent {head.agent}"
+        reason = f"its process {head.owner} is gone, and {why}"
         try:
             engine.committer.commit(Journal.load(*found), [resumed, rec.RunReleased(reason=reason)])
         except Stopped as stopped:

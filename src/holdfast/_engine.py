@@ -94,7 +94,7 @@ class Order:
     lane: str = ""
     ceilings: Sequence[Ceiling] = ()
     stood: tuple[int, int] | None = None
-    """Epoch and seq at which whoever orders it has seen the run: one that was blocked since is left alone."""
+    """Epoch and seq at which whoever orders it has seen the run: one that was blocked or has failed since is left alone."""
     patient: bool = True
     """Whether to wait for whoever has the run, and to take one that was paused where its recorded arguments are used."""
 

@@ -369,7 +369,9 @@ class Run:
 
     def leave(self, record: rec.RunReleased | rec.RunPaused, *, at_once: bool = False) -> None:
         """Begin no step any more, and let go of the run once those under way have ended; at once, they are broken off. From any thread."""
-        self.leaving = record
+        with self.lock:
+            if not isinstance(self.leaving, rec.RunPaused):  # who was told to pause by somebody is not let go of instead
+                self.leaving = record
         for child in list(self.children.values()):
             child.leave(self.leaving_below() or record, at_once=at_once)
         root = self.root

@@ -188,7 +188,7 @@ def _acquired(engine: Engine, order: Order, news: News) -> Errand:
             if waited and journal.head.status == "failed":
                 raise RunFailed(order.run_id, journal.head.note)
             _refuse_paused(order, journal)
-            _refuse_blocked_since(order, journal.head)
+            _refuse_stopped_since(order, journal.head)
             if not _free(engine, journal.head):
                 _refuse_impatience(order)
                 waited = True
@@ -236,9 +236,9 @@ def _refuse_paused(order: Order, journal: Journal) -> None:
         raise RunPaused(order.run_id, paused.by, paused.reason)
 
 
-def _refuse_blocked_since(order: Order, head: Head) -> None:
-    """A worker does not take what another one has found not to fit since it looked: its code may be the same."""
-    if head.status == "blocked" and order.stood is not None and order.stood != (head.epoch, head.seq):
+def _refuse_stopped_since(order: Order, head: Head) -> None:
+    """A worker does not try again what has failed with another one, or was found not to fit, since it looked: nobody has asked for that."""
+    if head.status in ("blocked", "failed") and order.stood is not None and order.stood != (head.epoch, head.seq):
         raise Elsewhere
 
 

@@ -248,7 +248,8 @@ class Worker:
         asked, looks = Counter[Ceiling](), self._looks
         queues = self._heeding.let_through(self._queues)
         looks.full.clear()
-        for head in claimable(self._engine, self._names, queues, looks) if queues else ():
+        held = [queue for queue in self._queues if queue not in queues]
+        for head in claimable(self._engine, self._names, queues, looks, held):
             above = ceilings(self._engine.meter.limits, head)
             looks.full.update(one[:2] for one in above if asked[one] >= one.most or self._is_full(one))
             if head.run_id in self._tasks or looks.full.intersection(one[:2] for one in above):

@@ -12,7 +12,9 @@ from holdfast.stores._meters import MOST_WINDOWS, moved_on, turn_meter
 from holdfast.stores._postgres_line import Connection
 from holdfast.stores._postgres_text import sql_text
 
-ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtextextended('holdfast limit ' || current_schema() || ' ' || %b::text, 0))"
+SOON_OVER = "SELECT set_config('idle_in_transaction_session_timeout', '3s', true)"
+"""Who has a lock that others wait for, and stops there, loses it: a process that was stopped, or whose machine is gone."""
+ONE_AT_A_TIME = f"{SOON_OVER}, pg_advisory_xact_lock(hashtextextended('holdfast limit ' || current_schema() || ' ' || %b::text, 0))"
 OTHERS = {
     field: f"SELECT count(*) FROM runs WHERE owner IS NOT NULL AND {field} = %b AND run_id <> %b AND strpos(tags, '{INSIDE}') = 0"
     for field in ("queue", "agent", "lane")
@@ -89,6 +91,7 @@ def _drawn_from_one(connection: Connection, draft: Draft) -> Drawn:
 def _drawn_from_several(connection: Connection, drafts: Sequence[Draft]) -> Drawn:
     names = [draft.meter for draft in drafts]
     with connection.transaction():
+        connection.execute(SOON_OVER)
         found = connection.execute(LOCKED, (names,)).fetchall()
         stood = {meter: stands_us for meter, stands_us, _ in found}
         drawn, stand = moved_on([stood[name] for name in names], drafts, max(at_us for *_, at_us in found))
