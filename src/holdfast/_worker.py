@@ -196,7 +196,7 @@ class Worker:
             timekeeper.cancel()
             self._heeding.stop()
             self._ask_to_leave(at_once=False)
-            telling: asyncio.Future[Any] = self._ask(self._introduce)
+            telling = self._ask(self._introduce)
             drained = await self._drained()
             await asyncio.wait([telling, *self._asked], timeout=TELL_S)
             self._threads.shutdown(wait=False)
@@ -206,8 +206,9 @@ class Worker:
     async def _unless_stopped(self, job: Callable[[], T]) -> T | None:
         """Have something done with the store, in a thread; None where the worker is stopped first: a store may not answer for long."""
         doing, stopped = self._ask(job), asyncio.ensure_future(self._stopped.wait())
+        either: list[asyncio.Future[Any]] = [doing, stopped]
         try:
-            await asyncio.wait([doing, stopped], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopped.cancel()
         return doing.result() if doing.done() else None
