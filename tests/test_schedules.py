@@ -20,7 +20,7 @@ from holdfast import Holdfast
 from holdfast._scheduling import Timetable
 from holdfast._turns import turn_of
 from holdfast._worker import Worker
-from holdfast.schedules import PORTION, CatchUp, Schedule, Times
+from holdfast.schedules import LATE_S, PORTION, CatchUp, Schedule, Times
 from holdfast.store import Store
 from holdfast.stores.memory import MemoryStore
 
@@ -64,6 +64,18 @@ def test_what_was_missed_is_caught_up_with_as_was_said(catch_up: CatchUp, caught
     times = Times(cron="0 * * * *", catch_up=catch_up)
     assert [f"{time:%H:%M}" for time in times.due(at("2026-01-01 09:30"), at("2026-01-01 12:30"))] == caught
     assert [f"{time:%H:%M}" for time in times.due(at("2026-01-01 12:30"), at("2026-01-01 13:00"))] == ["13:00"]
+
+
+@pytest.mark.parametrize("catch_up", ["last", "all", "none"])
+def test_times_that_are_noticed_within_a_minute_are_all_run_whatever_becomes_of_missed_ones(catch_up: CatchUp) -> None:
+    due = Times(every_s=5, catch_up=catch_up).due(at("2026-01-01 12:00"), at("2026-01-01 12:00") + timedelta(seconds=17))
+    assert [f"{time:%H:%M:%S}" for time in due] == ["12:00:05", "12:00:10", "12:00:15"]
+
+
+@pytest.mark.parametrize(("catch_up", "missed"), [("last", ["11:58:40"]), ("all", ["11:58:00", "11:58:20", "11:58:40"]), ("none", [])])
+def test_of_times_that_are_older_than_a_minute_those_are_run_that_were_asked_for(catch_up: CatchUp, missed: list[str]) -> None:
+    due = Times(every_s=20, catch_up=catch_up).due(at("2026-01-01 11:57:50"), at("2026-01-01 12:00:00"))
+    assert [f"{time:%H:%M:%S}" for time in due] == [*missed, "11:59:00", "11:59:20", "11:59:40", "12:00:00"]
 
 
 @pytest.mark.parametrize(
@@ -237,8 +249,10 @@ def test_a_look_at_a_schedule_of_ten_years_ago_takes_a_moment(options: dict[str,
     begun_s = time.process_time()
     due = times.due(at("2016-01-01 00:00"), now)
     assert time.process_time() - begun_s < 1
-    assert len(due) == (PORTION if catch_up == "all" else 1)
-    assert catch_up == "all" or due == [now]
+    missed = {"all": PORTION, "last": 1, "none": 0}[catch_up]
+    fresh = [] if catch_up == "all" else [time for time in due if now - time <= timedelta(seconds=LATE_S)]
+    assert len(due) == missed + len(fresh)
+    assert fresh[-1:] == ([] if catch_up == "all" else [now])
 
 
 @pytest.mark.parametrize("minutes", range(0, 240, 7))

@@ -7,8 +7,10 @@ import dataclasses
 import logging
 import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -376,3 +378,36 @@ def test_a_run_that_was_paused_is_paused_even_if_its_worker_stops_before_its_ste
             assert app.show("run").note == "by ann: the price is wrong"
 
     asyncio.run(main())
+
+
+let_threads_go = threading.Event()
+
+
+@hf.agent
+async def in_a_thread_of_the_loop(what: str) -> str:
+    entered[what] += 1
+    await asyncio.to_thread(let_threads_go.wait, BOUND_S)
+    return what
+
+
+def test_runs_that_fill_the_threads_of_the_event_loop_keep_a_worker_neither_from_others_nor_from_its_schedules() -> None:
+    async def main(app: Holdfast) -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        app.submit(in_a_thread_of_the_loop, "slow", run_id="slow")
+        every_second = hf.Schedule(good, "timed", every="1s", catch_up="none")
+        opened = Worker(app.engine, [in_a_thread_of_the_loop, good], concurrency=50, schedules=[every_second])
+        working = asyncio.create_task(opened.work())
+        try:
+            await until(lambda: entered["slow"])
+            app.submit(good, "quick", run_id="quick")
+            await until(lambda: standing(app)["quick"] == "done")
+            known = {*standing(app)}
+            await until(lambda: {*standing(app)} - known)
+            assert standing(app)["slow"] == "running"
+        finally:
+            let_threads_go.set()
+            opened.stop()
+            await working
+
+    with Holdfast(MemoryStore()) as app:
+        asyncio.run(main(app))

@@ -32,7 +32,7 @@ from parting_proxy import HOST, proxy
 BOUND_S = 20.0
 
 APP = """
-import asyncio, sys, time
+import asyncio, atexit, sys, time
 import holdfast as hf
 from holdfast import _worker
 
@@ -47,6 +47,20 @@ async def look(what: str) -> str:
 @hf.agent
 async def blocks(what: str) -> str:
     return await look(what)
+
+@hf.step(timeout="0.1s")
+async def waits(what: str) -> str:
+    await asyncio.to_thread(time.sleep, 300)
+    return what
+
+@hf.agent
+async def gives_up(what: str) -> str:
+    try:
+        return await waits(what)
+    except TimeoutError:
+        return "too late"
+
+atexit.register(print, "the handlers of its exit were called", flush=True)
 
 async def leaves() -> None:
     sys.exit("no such customer")
@@ -64,6 +78,11 @@ async def good(what: str) -> str:
 
 @hf.agent
 async def blocks(what: str) -> str:
+    return what
+
+
+@hf.agent
+async def gives_up(what: str) -> str:
     return what
 
 
@@ -130,6 +149,26 @@ def test_one_signal_ends_it_a_few_seconds_after_the_grace_time_and_it_says_which
         _, errors = process.communicate(timeout=BOUND_S)
         assert process.returncode == 3
         assert "run run: step 1 (look) was broken off" in errors
+
+
+def test_a_thread_that_a_step_has_given_up_does_not_keep_a_worker_from_stopping_well(tmp_path: Path) -> None:
+    with Holdfast(tmp_path / "runs.db") as app, worker(tmp_path, "--grace", "60s") as process:
+        app.submit(gives_up, "it", run_id="run")
+        eventually(lambda: app.show("run").status == "done")
+        process.terminate()
+        _, errors = process.communicate(timeout=BOUND_S)
+        assert process.returncode == 0
+        assert "did not let it" not in errors
+        assert app.workers() == []
+
+
+def test_a_worker_that_stops_well_calls_the_handlers_of_its_exit(tmp_path: Path) -> None:
+    with Holdfast(tmp_path / "runs.db") as app, worker(tmp_path) as process:
+        app.submit(good, "it", run_id="run")
+        eventually(lambda: app.show("run").status == "done")
+        process.terminate()
+        said, _ = process.communicate(timeout=BOUND_S)
+        assert (process.returncode, said) == (0, "the handlers of its exit were called\n")
 
 
 def test_a_task_of_its_own_that_raises_system_exit_ends_neither_the_worker_nor_other_runs(tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from ._clock import to_datetime
 from ._decorators import Agent, agent
@@ -32,6 +34,8 @@ MOST_REST_S = 30.0
 AWAY_S = 2.0
 """How long is rested where the store cannot be reached."""
 
+T = TypeVar("T")
+
 log = logging.getLogger("holdfast")
 
 
@@ -41,14 +45,14 @@ async def _begun(name: str, identity: str) -> None:
 
 
 class Timetable:
-    """The schedules of a worker, and how far each has come."""
+    """The schedules of a worker, and how far each has come; what takes time is done in these threads, or those of the event loop."""
 
-    def __init__(self, engine: Engine, schedules: Sequence[Schedule]) -> None:
+    def __init__(self, engine: Engine, schedules: Sequence[Schedule], threads: Executor | None = None) -> None:
         names = [schedule.name for schedule in schedules]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise Misuse(f"two schedules are named {twice!r}; nothing was begun. Give each a name of its own: Schedule(..., name=...)")
-        self._engine, self._schedules = engine, schedules
+        self._engine, self._schedules, self._threads = engine, schedules, threads
         self._behind: dict[str, datetime] = {}
         for schedule in schedules:
             _refuse_what_cannot_be_run(schedule)
@@ -72,9 +76,9 @@ class Timetable:
         now = to_datetime(self._engine.clock.now_us())
         behind = self._behind.get(schedule.name) or await self._since(schedule)
         behind = min(behind, now)  # a clock that was ahead once must not silence it; what was left then is known by its id
-        due = await asyncio.to_thread(schedule.times.due, behind, now)
+        due = await self._done(lambda: schedule.times.due(behind, now))
         for time in due:
-            await asyncio.to_thread(self._leave, schedule, time)
+            await self._done(partial(self._leave, schedule, time))
         more = len(due) >= PORTION
         self._behind[schedule.name] = due[-1] if more else now
         return 0.0 if more else max(0.0, (next(schedule.times.after(now)) - now).total_seconds())
@@ -82,8 +86,8 @@ class Timetable:
     async def _since(self, schedule: Schedule) -> datetime:
         """How far this schedule, as it is, has come."""
         if isinstance(self._engine.store, Metered):
-            now_us = self._engine.clock.now_us()
-            return to_datetime(await asyncio.to_thread(self._engine.store.stands, f"schedule {self._mark(schedule)}", now_us))
+            stands = partial(self._engine.store.stands, f"schedule {self._mark(schedule)}", self._engine.clock.now_us())
+            return to_datetime(await self._done(stands))
         for name in _markers(self._mark(schedule)):
             order = Order(agent=_of(_begun), run_id=name, args=(schedule.name, self._identity(schedule)))
             with suppress(RunPruned):  # then the next tells it
@@ -92,6 +96,9 @@ class Timetable:
                 assert head is not None
                 return to_datetime(head.created_us)
         raise AssertionError("there is always one more")
+
+    async def _done(self, job: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, job)
 
     def _mark(self, schedule: Schedule) -> str:
         return f"{schedule.name}-{self._identity(schedule)}"

@@ -63,6 +63,9 @@ BREAK_S = 5.0
 TELL_S = 1.0
 """How long a worker that has stopped waits for the store to take note of it."""
 
+DESK_THREADS = 3
+"""What a worker may ask of the store at a time for itself: to look for runs, to keep its schedules, and to say that it stops."""
+
 MOST_SHUNNED = 10_000
 """Runs that cannot go on here, and ceilings that were reached, which are remembered."""
 
@@ -147,9 +150,11 @@ class Worker:
         self._full_until_s: dict[Ceiling, float] = {}
         self._rests_until_s: dict[str, float] = {}
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="holdfast-worker")
+        self._desk = ThreadPoolExecutor(DESK_THREADS, thread_name_prefix="holdfast-desk")  # the loop's own may be full of the code of runs
+        self._asked = set[asyncio.Future[Any]]()
         self._look_s = engine.store.letters_every_s if isinstance(engine.store, Distant) else POLL_S
         self._news, self._stopped = asyncio.Event(), asyncio.Event()
-        self._timetable = Timetable(engine, schedules)
+        self._timetable = Timetable(engine, schedules, self._desk)
         self._heeding = Heeding(engine, lambda: self.executes)
         self.stopping = False
         engine.meter.tells = True
@@ -191,21 +196,30 @@ class Worker:
             timekeeper.cancel()
             self._heeding.stop()
             self._ask_to_leave(at_once=False)
-            telling = asyncio.ensure_future(asyncio.to_thread(self._introduce))
+            telling = self._ask(self._introduce)
             drained = await self._drained()
-            await asyncio.wait([telling], timeout=TELL_S)
+            await asyncio.wait([telling, *self._asked], timeout=TELL_S)
             self._threads.shutdown(wait=False)
+            self._desk.shutdown(wait=False)
         return drained
 
     async def _unless_stopped(self, job: Callable[[], T]) -> T | None:
         """Have something done with the store, in a thread; None where the worker is stopped first: a store may not answer for long."""
-        doing, stopped = asyncio.ensure_future(asyncio.to_thread(job)), asyncio.ensure_future(self._stopped.wait())
-        doing.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may ask for it any more
+        doing, stopped = self._ask(job), asyncio.ensure_future(self._stopped.wait())
+        either: list[asyncio.Future[Any]] = [doing, stopped]
         try:
-            await asyncio.wait([doing, stopped], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopped.cancel()
         return doing.result() if doing.done() else None
+
+    def _ask(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        """Have something done in a thread of the worker's own."""
+        doing = asyncio.get_running_loop().run_in_executor(self._desk, job)
+        doing.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may ask for it any more
+        self._asked.add(doing)
+        doing.add_done_callback(self._asked.discard)
+        return doing
 
     def _introduce(self) -> None:
         """Let `holdfast workers` tell of this one; that nobody could be told is no reason not to work."""

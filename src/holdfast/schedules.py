@@ -59,8 +59,9 @@ class Times:
         """The times behind a moment, up to now, for which something is to be run: a portion of them where that is for all."""
         if self.catch_up == "all":
             return list(islice(self._between(behind, now), PORTION))
-        last = self._last(behind, now)
-        return [time for time in last if self.catch_up == "last" or now - time <= timedelta(seconds=LATE_S)]
+        late = now - timedelta(seconds=LATE_S, microseconds=1)
+        missed = self._last(behind, late) if self.catch_up == "last" else []
+        return [*missed, *self._between(max(behind, late), now)]
 
     def _between(self, behind: datetime, now: datetime) -> Iterator[datetime]:
         return takewhile(lambda time: time <= now, self.after(behind))

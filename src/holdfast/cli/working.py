@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import logging
 import os
 import signal
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -48,6 +50,9 @@ NO_AGENT = "Define one there with @hf.agent, or import it there"
 
 CLOSE_S = 2.0
 """How long a worker that has let go of its runs may take to close the store."""
+
+LINGER_S = 1.0
+"""How long a worker that has closed everything waits for threads that its steps have given up."""
 
 LOOK_S = 0.5
 """How often --watch looks at the files."""
@@ -104,9 +109,11 @@ def worker(
             drained = _carried_through(runner.get_loop(), working.work())
         stop.tell(drained)
         if not drained.broken_off:
+            runner.get_loop().set_default_executor(ThreadPoolExecutor(1))  # closing waits for its threads: a step that timed out left one
             runner.close()
     if drained.broken_off:
         _end_at_once(Exit.WAITING)  # the threads of what was broken off may never end
+    _end_in_spite_of_threads()
     return Exit.FINE
 
 
@@ -170,6 +177,18 @@ def _end_at_once(code: Exit) -> None:
         with suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)
+
+
+def _end_in_spite_of_threads() -> None:
+    """Let this process end by itself, with the handlers of its exit; at once where a thread keeps it from coming to these."""
+    came = threading.Event()
+
+    def end() -> None:
+        if not came.wait(LINGER_S):
+            _end_at_once(Exit.FINE)
+
+    atexit.register(came.set)
+    threading.Thread(target=end, name="holdfast-linger", daemon=True).start()
 
 
 def _answering(port: int | None, holdfast: Holdfast, working: Worker, loop: asyncio.AbstractEventLoop) -> AbstractContextManager[object]:
