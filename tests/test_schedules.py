@@ -17,7 +17,7 @@ import pytest
 import holdfast as hf
 from agents_for_tests.sites import StillClock
 from holdfast import Holdfast
-from holdfast._scheduling import Timetable
+from holdfast._scheduling import MOST_METERS, Timetable
 from holdfast._turns import turn_of
 from holdfast._worker import Worker
 from holdfast.schedules import LATE_S, PORTION, CatchUp, Schedule, Times
@@ -227,7 +227,49 @@ def test_a_clock_that_was_ahead_once_does_not_silence_a_schedule() -> None:
         for _ in range(2):
             asyncio.run(table._look(hourly))
             clock.at_us += HOUR_US
+        assert len(started(app)) == 3
+
+
+def looked(app: Holdfast, clock: StillClock, schedule: Schedule, hours: int) -> None:
+    """A worker that starts then looks once."""
+    clock.at_us = StillClock().at_us + hours * HOUR_US
+    asyncio.run(Timetable(app.engine, [schedule])._look(schedule))
+
+
+@pytest.mark.parametrize("kind", ["memory", "files"])
+def test_a_schedule_that_was_begun_by_a_clock_that_was_ahead_catches_up_later(kind: str, tmp_path: Path) -> None:
+    clock, hourly = StillClock(), Schedule(report, "Rome", every="1h")
+    with Holdfast(MemoryStore() if kind == "memory" else f"{tmp_path}/runs/", clock=clock) as app:
+        for hours in (24, 25, 0):
+            looked(app, clock, hourly, hours)
+        assert len(started(app)) == 1
+        looked(app, clock, hourly, 6)
         assert len(started(app)) == 2
+
+
+def test_a_worker_whose_clock_is_ahead_does_not_have_others_lose_times_when_they_start_again() -> None:
+    clock, hourly = StillClock(), Schedule(report, "Rome", every="1h")
+    with Holdfast(MemoryStore(), clock=clock) as app:
+        right = Timetable(app.engine, [hourly])
+        asyncio.run(right._look(hourly))
+        looked(app, clock, hourly, 48)
+        clock.at_us = StillClock().at_us + HOUR_US
+        asyncio.run(right._look(hourly))
+        assert len(started(app)) == 2
+        looked(app, clock, hourly, 4)
+        assert len(started(app)) == 3
+
+
+def test_clocks_that_are_further_ahead_each_time_do_not_silence_a_schedule() -> None:
+    clock, hourly = StillClock(), Schedule(report, "Rome", every="1h")
+    with Holdfast(MemoryStore(), clock=clock) as app:
+        for meters in range(MOST_METERS + 2, 0, -1):
+            looked(app, clock, hourly, 100 * meters)
+        before, table = len(started(app)), Timetable(app.engine, [hourly])
+        for _ in range(2):
+            asyncio.run(table._look(hourly))
+            clock.at_us += HOUR_US
+        assert len(started(app)) == before + 1
 
 
 def test_all_missed_times_are_caught_up_with_in_portions() -> None:

@@ -3,7 +3,7 @@
 The id of such a run tells its time, so the same time twice is one run, however many workers there are and however often they crash. How far
 a schedule has come tells a meter of the store, which begins when there is the schedule, and moves on to a time once its run is recorded: so
 nothing depends on runs that may be removed. A store without meters tells since when there is a schedule by a run of its own, which does
-nothing.
+nothing. What stands in the future was told by a clock that was ahead: it is not believed, and another one begins in its place.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import Any, TypeVar
 
 from ._clock import to_datetime
@@ -25,7 +25,7 @@ from ._ordering import in_line, ordered
 from ._runner import attend_async
 from ._submitting import submit
 from .errors import HoldfastError, Misuse, RunConflict, RunPruned, StoreError
-from .schedules import PORTION, TAG, Schedule
+from .schedules import LATE_S, PORTION, TAG, Schedule
 from .store import Metered
 
 MOST_REST_S = 30.0
@@ -33,6 +33,9 @@ MOST_REST_S = 30.0
 
 AWAY_S = 2.0
 """How long is rested where the store cannot be reached."""
+
+MOST_METERS = 10
+"""Meters of one schedule, one after the other was moved on by a clock that was ahead; where none is left, it goes on from now."""
 
 T = TypeVar("T")
 
@@ -74,7 +77,9 @@ class Timetable:
     async def _look(self, schedule: Schedule) -> float:
         """Leave to workers what is due, or a portion of it, and give how long it takes until the next time."""
         now = to_datetime(self._engine.clock.now_us())
-        behind = self._behind.get(schedule.name) or await self._since(schedule)
+        behind = self._behind.get(schedule.name)
+        if behind is None or not self._is_believed(behind):
+            behind = await self._since(schedule)
         behind = min(behind, now)  # a clock that was ahead once must not silence it; what was left then is known by its id
         due = await self._done(lambda: schedule.times.due(behind, now))
         for time in due:
@@ -86,16 +91,27 @@ class Timetable:
     async def _since(self, schedule: Schedule) -> datetime:
         """How far this schedule, as it is, has come."""
         if isinstance(self._engine.store, Metered):
-            stands = partial(self._engine.store.stands, f"schedule {self._mark(schedule)}", self._engine.clock.now_us())
-            return to_datetime(await self._done(stands))
+            return (await self._done(partial(self._meter, self._engine.store, schedule)))[1]
         for name in _markers(self._mark(schedule)):
             order = Order(agent=_of(_begun), run_id=name, args=(schedule.name, self._identity(schedule)))
             with suppress(RunPruned):  # then the next tells it
                 await attend_async(self._engine, order)
                 head = self._engine.store.head(order.run_id)
                 assert head is not None
-                return to_datetime(head.created_us)
+                if self._is_believed(since := to_datetime(head.created_us)):
+                    return since
         raise AssertionError("there is always one more")
+
+    def _meter(self, store: Metered, schedule: Schedule) -> tuple[str, datetime]:
+        """The first meter of a schedule that is believed, and where it stands."""
+        now_us = self._engine.clock.now_us()
+        meters = [f"schedule {mark}" for mark in islice(_markers(self._mark(schedule)), MOST_METERS)]
+        found = ((meter, to_datetime(store.stands(meter, now_us))) for meter in meters)
+        return next((one for one in found if self._is_believed(one[1])), (meters[-1], to_datetime(now_us)))
+
+    def _is_believed(self, moment: datetime) -> bool:
+        """Whether it has come, as far as clocks agree."""
+        return moment <= to_datetime(self._engine.clock.now_us()) + timedelta(seconds=LATE_S)
 
     async def _done(self, job: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, job)
@@ -113,7 +129,8 @@ class Timetable:
             except RunConflict as error:
                 log.warning("schedule %s: the run of %s is there with other arguments, and stays: %s", schedule.name, time, error)
         if isinstance(self._engine.store, Metered):
-            self._engine.store.advance(f"schedule {self._mark(schedule)}", round(time.timestamp() * 1e6))
+            meter, _ = self._meter(self._engine.store, schedule)  # somebody may have moved the one of before too far
+            self._engine.store.advance(meter, round(time.timestamp() * 1e6))
 
 
 def _order(schedule: Schedule, time: datetime) -> Order:
