@@ -118,7 +118,7 @@ class Life:
     """The store as one simulated process sees it; what it is told goes on to the real one as long as the process lives."""
 
     def __init__(self, store: Store, log: Log) -> None:
-        self.store, self.log, self.owners = store, log, set[str]()
+        self.store, self.log, self.enrolled = store, log, set[str]()
         self.url, self.inline = store.url, store.inline
         self.died: Point | None = None
 
@@ -134,7 +134,7 @@ class Life:
         point = self.log.reach(where, name)
         if point is not None:
             self.died = point
-            self.log.dead |= self.owners
+            self.log.dead |= self.enrolled
             self.alive()
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
@@ -149,7 +149,7 @@ class Life:
         return answers
 
     def enroll(self, owner: str) -> None:
-        self.owners.add(owner)
+        self.enrolled.add(owner)
         self.alive().enroll(owner)
 
     def renew(self, owner: str) -> None:
