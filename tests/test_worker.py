@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -233,3 +235,26 @@ def test_a_rate_is_shared_by_all_steps_that_use_a_resource() -> None:
 
     with Holdfast(MemoryStore(), clock=clock, limits=[hf.Limit(resource="calls", amount=2, per="1s")]) as app:
         assert 3.9 < app.run(calls) < 5.1
+
+
+def test_a_program_that_names_no_agents_works_with_those_of_its_main_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    @hf.agent
+    async def known() -> int:
+        return 7
+
+    async def main(app: Holdfast) -> int:
+        working = asyncio.create_task(app.work(concurrency=1))
+        async with asyncio.timeout(20):
+            result = await app.submit(known, run_id="r").result()
+        working.cancel()
+        await asyncio.wait([working])
+        return result
+
+    program = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", program)
+    with Holdfast(MemoryStore()) as app:
+        with pytest.raises(hf.Misuse, match="main file knows no agent"):
+            asyncio.run(app.work())
+        monkeypatch.setattr(program, "known", known, raising=False)
+        monkeypatch.setattr(program, "again", known, raising=False)
+        assert asyncio.run(main(app)) == 7

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, Unpack, overload
 
+from ._decorators import Agent
 from ._duration import Duration, seconds
 from ._engine import Engine
 from ._handle import Handle
 from ._ordering import RunOptions, in_line, ordered
 from ._turns import QUEUE
+from .errors import Misuse
 from .schedules import Schedule
 
 if TYPE_CHECKING:
@@ -21,6 +24,14 @@ R = TypeVar("R")
 
 WORKERS_ROOM = 10
 """Runs that a worker executes at a time, where nothing else is said."""
+
+
+def _of_the_program() -> list[Callable[..., Any]]:
+    """The agents that the main file of this program knows by name."""
+    found = {id(one): one for one in vars(sys.modules["__main__"]).values() if isinstance(one, Agent)}
+    if not found:
+        raise Misuse("the program's main file knows no agent; nothing was begun. Hand over a list: app.work([agent])")
+    return list(found.values())
 
 
 class Working:
@@ -53,16 +64,17 @@ class Working:
         return Handle(self.engine, order.run_id, agent=order.agent)
 
     async def work(
-        self, agents: Sequence[Callable[..., Any]], *, queues: Sequence[str] = (QUEUE,), concurrency: int = WORKERS_ROOM,
+        self, agents: Sequence[Callable[..., Any]] | None = None, *, queues: Sequence[str] = (QUEUE,), concurrency: int = WORKERS_ROOM,
         grace: Duration = "30s", schedules: Sequence[Schedule] = (),
     ) -> None:  # fmt: skip
         """Execute runs of these agents, whoever left them here, until this is cancelled; then hand over what is under way.
 
-        Steps that are under way have the grace time to end; what takes longer is broken off, which leaves a doubt where it is an effect.
+        Where none are named, they are those that the program's main file knows by name. Steps that are under
+        way have the grace time to end; what takes longer is broken off, which leaves a doubt where it is an effect.
         """
         from ._worker import Worker
 
-        grace_s = seconds(grace, "grace")
+        grace_s, agents = seconds(grace, "grace"), _of_the_program() if agents is None else agents
         await Worker(self.engine, agents, queues=queues, concurrency=concurrency, grace_s=grace_s, schedules=schedules).work()
 
     def workers(self) -> list[WorkerView]:
