@@ -175,7 +175,7 @@ def chaos(wanted: Wanted, database: Server, folder: Path) -> Outcome:
             sentry.start()
             try:
                 done = _disturb(wanted, fleet)
-                _wait_for_the_rest(app, people, wanted)
+                _wait_for_the_rest(app, people, fleet, wanted)
             finally:
                 for thread in (people, sentry):
                     thread.over.set()
@@ -188,6 +188,7 @@ def _disturb(wanted: Wanted, fleet: Fleet) -> Counter[str]:
     _wait_for_the_first(fleet)
     until_s = time.time() + wanted.seconds
     while wanted.actions and time.time() < until_s and done.total() < wanted.most_actions:
+        fleet.keep_up()
         name, member = following(fleet)
         wanted.say(f"{wanted.seconds - (until_s - time.time()):6.1f} s  {name} {'' if name == 'restart' else f'worker {member.number}'}")
         actions[name](member)
@@ -206,9 +207,10 @@ def _wait_for_the_first(fleet: Fleet) -> None:
         threading.Event().wait(0.05)
 
 
-def _wait_for_the_rest(app: Holdfast, people: People, wanted: Wanted) -> None:
+def _wait_for_the_rest(app: Holdfast, people: People, fleet: Fleet, wanted: Wanted) -> None:
     until_s = time.time() + wanted.calm_s
     while time.time() < until_s:
+        fleet.keep_up()
         with suppress(HoldfastError):
             open_ = app.store.heads(Query(statuses=["queued", "running", "waiting", "paused", "blocked"], limit=1))
             if len(people.left) == wanted.runs and not open_:
@@ -232,7 +234,7 @@ def _judged(wanted: Wanted, app: Holdfast, fleet: Fleet, people: People, done: C
     outcome.wrong += judging.unfinished(runs, people.left)
     outcome.wrong += judging.lost_effects(ledger, people.left, expected_effects) if len(outcome.wrong) == 0 else []
     outcome.wrong += judging.damaged(app)
-    outcome.wrong += [f"a worker that was told to stop ended with {code}" for code in fleet.codes if code not in (0, 3)]
+    outcome.wrong += [f"a worker ended with {code}" for code in fleet.codes if code not in (0, 3)]
     taken = list(judging.takeovers(runs))
     outcome.seen = Counter({**done, **people.seen, "taken over": len(taken), "of silent owners": sum(one.silent for one in taken)})
     outcome.seen["done"] = sum(run.head.status == "done" for run in runs)

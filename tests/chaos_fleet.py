@@ -27,6 +27,8 @@ STOPPED_S = LEASE_S * 1.5
 """Longer than the lease, shorter than whoever settles a doubt waits for somebody who only seems dead."""
 EXIT_LIMIT_S = 60.0
 SLOW = "the machine stood still"
+NO_STORE = 5
+"""How a worker ends that cannot open the store."""
 
 
 def command(app: Path, url: str, *words: str, lease_s: float = LEASE_S) -> list[str]:
@@ -103,6 +105,15 @@ class Fleet:
     def again(self, member: Member) -> None:
         member.process = self._process(member.number, member.proxy)
 
+    def keep_up(self) -> None:
+        """Start those anew that have ended by themselves, as a supervisor does; only one that found no database when it began may."""
+        for member in self.members:
+            code = member.process.poll()
+            if code is not None:
+                began = member.process.pid in self.ledger.pids.values()
+                self.codes += [] if code == NO_STORE and not began else [code]
+                self.again(member)
+
     # --- what can happen ---------------------------------------------------------------------------------------------
 
     def kill(self, member: Member) -> None:
@@ -139,7 +150,9 @@ class Fleet:
 
     def drain(self, member: Member) -> None:
         """It is told to stop, as a deploy does, once it works."""
-        _until(lambda: member.process.pid in self.ledger.pids.values())
+        _until(lambda: member.process.pid in self.ledger.pids.values() or member.process.poll() is not None)
+        if member.process.poll() is not None:
+            return
         self._begun("drained", member.process.pid)
         member.process.terminate()
         with suppress(subprocess.TimeoutExpired):
