@@ -134,7 +134,7 @@ def test_a_family_whose_owner_is_gone_is_taken_over_though_a_limit_lets_one_run_
         async with asyncio.timeout(BOUND_S):
             while app.show("top").status != "done":
                 await asyncio.sleep(0.01)
-                clock.ahead_s += LEASE_S / 10
+                clock.ahead_s += LEASE_S / 150
         worker.stop()
         await working
 
@@ -161,7 +161,7 @@ def test_a_run_of_the_gone_whose_agent_nobody_has_is_put_back_in_line_and_holds_
         async with asyncio.timeout(BOUND_S):
             while app.show("new").status != "done":
                 await asyncio.sleep(0.01)
-                clock.ahead_s += LEASE_S / 10
+                clock.ahead_s += LEASE_S / 150
             assert unserved(app.engine, in_line(app.engine)) == {"no worker has agent strange": 1}
         worker.stop()
         await working
@@ -188,6 +188,20 @@ def test_a_run_of_the_gone_in_a_queue_that_is_paused_is_put_back_in_line_too() -
         assert (head.status, head.owner) == ("queued", None)
         assert f"queue {QUEUE} is paused" in head.note
         assert taken(app, clock) == ["top"]
+
+
+def test_who_was_not_looked_at_for_long_is_not_taken_for_silent_before_a_lease_has_passed() -> None:
+    clock = HandClock()
+    with Holdfast(store := MemoryStore(), clock=clock, lease=LEASE_S) as app:
+        begun(store)
+        store.enroll(GONE)
+        looks = Looks(app.engine)
+        found: list[list[str]] = []
+        for waited_s in (0.0, LEASE_S + 1, *[LEASE_S / 10] * 11):  # a store that is away lets nobody look, and nobody renew
+            clock.ahead_s += waited_s
+            found.append([head.run_id for head in claimable(app.engine, AGENTS, [QUEUE], looks)])
+        assert found[:11] == [[]] * 11
+        assert ["top"] in found[11:]
 
 
 def test_a_run_of_the_living_or_of_another_queue_stays_where_it_is() -> None:

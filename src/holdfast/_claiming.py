@@ -134,6 +134,7 @@ class Orphans:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._next_s = self._whole_s = float("-inf")
+        self._last_s: float | None = None
         self._empty: dict[str, int] = {}
 
     def found(self) -> list[Head]:
@@ -142,7 +143,10 @@ class Orphans:
         if now_s < self._next_s:
             return []
         whole = now_s >= self._whole_s or not isinstance(self._engine.store, Roster)
+        if self._last_s is not None:
+            self._engine.observer.back_since(self._last_s)
         found = self._among_all() if whole else self._of_the_gone()
+        self._last_s = self._engine.clock.monotonic_s()
         self._next_s = now_s + ORPHANS_S
         self._whole_s = now_s + WHOLE_S if whole else self._whole_s
         return found

@@ -60,6 +60,11 @@ class Observer:
             if not whole:
                 self._seen.clear()
 
+    def back_since(self, last_s: float) -> None:
+        """Nobody has looked since then: if that is long ago, the store may have been away, and who was silent was so without fault."""
+        if self._clock.monotonic_s() - last_s >= self._lease_s / 3:
+            self._seen.clear()
+
     def life_of(self, owner: str) -> Life:
         """Whether `owner` is proven dead, has been silent for the lease time, or must be taken for alive."""
         with self.looking():
