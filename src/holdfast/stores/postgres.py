@@ -109,6 +109,8 @@ def _once(url: str, work: Callable[[Connection, Address], list[str]]) -> list[st
     try:
         with line.held():
             return line.attempt(lambda connection: work(connection, line.address), line.session())
+    except Lost as lost:
+        raise lost.said from lost.__cause__
     finally:
         line.close()
 
