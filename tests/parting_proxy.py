@@ -27,7 +27,7 @@ class Proxy:
         """End all connections, in the middle of whatever they carry; gives how many there were."""
         doomed = list(self._open)
         for one in doomed:
-            _end(one)
+            end(one)
         return len(doomed) // 2
 
     def part(self) -> None:
@@ -54,13 +54,19 @@ class Proxy:
         try:
             server = socket.create_connection((HOST, self._server_port))
         except OSError:
-            _end(client)
+            end(client)
             return
         self._open |= {client, server}
         for one in (client, server):
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        threading.Thread(target=self._pass_on, args=(server, client), daemon=True).start()
+        threading.Thread(target=self._reply, args=(server, client), daemon=True).start()
+        self._ask(client, server)
+
+    def _ask(self, client: socket.socket, server: socket.socket) -> None:
         self._pass_on(client, server)
+
+    def _reply(self, server: socket.socket, client: socket.socket) -> None:
+        self._pass_on(server, client)
 
     def _pass_on(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -69,10 +75,11 @@ class Proxy:
                 target.sendall(data)
         for one in (source, target):
             self._open.discard(one)
-            _end(one)
+            end(one)
 
 
-def _end(one: socket.socket) -> None:
+def end(one: socket.socket) -> None:
+    """End a connection, whatever it carries."""
     with contextlib.suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)
     one.close()
@@ -81,8 +88,5 @@ def _end(one: socket.socket) -> None:
 @contextlib.contextmanager
 def proxy(port: int) -> Iterator[Proxy]:
     """A proxy in front of the server at that port."""
-    opened = Proxy(port)
-    try:
+    with contextlib.closing(Proxy(port)) as opened:
         yield opened
-    finally:
-        opened.close()

@@ -97,12 +97,28 @@ def test_cut_connections_lose_and_double_nothing(direct: PostgresStore, through:
     load = Load(through)
     load.batch()
     for number in range(CUTS):
-        between.cut = MODES[number % len(MODES)]
+        between.cut_how = MODES[number % len(MODES)]
         load.batch()
-        between.cut = MODES[number % len(MODES)]
+        between.cut_how = MODES[number % len(MODES)]
         load.append([onward("b", len(load.acknowledged["b"]))])
     assert [between.cuts.count(mode) for mode in MODES] == [2 * CUTS // len(MODES)] * len(MODES)
     load.holds_in(direct)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("at", [b"pg_class JOIN", b"pg_advisory_xact_lock", b"CREATE SCHEMA", b"COMMIT"])
+def test_a_connection_that_is_cut_while_the_store_is_opened_is_told_and_the_next_opening_finds_all_or_nothing(
+    between: Proxy, schema: str, at: bytes, mode: str
+) -> None:
+    url = f"postgresql://postgres@{HOST}:{between.port}/postgres?schema={schema}"
+    between.at, between.cut_how = at, mode
+    with pytest.raises(StoreFailed):
+        PostgresStore(url)
+    assert between.cuts == [mode]
+    with closing(PostgresStore(url)) as store:
+        load = Load(store)
+        load.batch()
+        load.holds_in(store)
 
 
 def test_without_the_look_a_lost_reply_looks_like_a_lost_run(
@@ -112,7 +128,7 @@ def test_without_the_look_a_lost_reply_looks_like_a_lost_run(
     monkeypatch.setattr(postgres, "_looked_up", written)
     load = Load(through)
     load.batch()
-    between.cut = "after"
+    between.cut_how = "after"
     with pytest.raises(AssertionError):
         load.batch()
 
@@ -124,7 +140,7 @@ def stuck(direct: PostgresStore, through: PostgresStore, between: Proxy, url: st
     answers: list[Stale | None] = []
     with psycopg.connect(url) as holder:
         holder.execute(f"SELECT 1 FROM {direct._address.schema}.runs FOR UPDATE".encode())
-        between.cut = "stuck"
+        between.cut_how = "stuck"
         thread = threading.Thread(target=lambda: answers.extend(through.append([onward("run", 1)])))
         thread.start()
         waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
@@ -201,7 +217,7 @@ def test_agents_go_on_through_cut_connections_and_do_nothing_twice(through: Post
 
     def cut() -> None:
         for mode in itertools.cycle(MODES):
-            between.cut = mode
+            between.cut_how = mode
             if over.wait(0.01):
                 return
 
@@ -216,7 +232,7 @@ def test_agents_go_on_through_cut_connections_and_do_nothing_twice(through: Post
             results = asyncio.run(shop(app))
             over.set()
             cutter.join()
-            between.cut = None
+            between.cut_how = None
             assert [verdict.good for verdict in app.check()] == [True] * 8
     finally:
         over.set()

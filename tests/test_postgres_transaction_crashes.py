@@ -119,7 +119,7 @@ def book_while_cut(store: PostgresStore, between: Proxy, schema: str, at: bytes)
 
     @hf.transaction
     def book(number: int) -> int:
-        between.at, between.cut = at, MODES[number % len(MODES)] if number not in tried else None
+        between.at, between.cut_how = at, MODES[number % len(MODES)] if number not in tried else None
         tried.append(number)
         hf.connection().execute(f"INSERT INTO bookings_{schema} (item) VALUES (%s)".encode(), (str(number),))
         return number

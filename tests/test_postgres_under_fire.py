@@ -72,7 +72,7 @@ def fire(one: Server, between: Proxy, kills: int) -> Iterator[None]:
     over = threading.Event()
 
     def cut() -> None:
-        for between.cut, between.at in itertools.cycle(PLACES):
+        for between.cut_how, between.at in itertools.cycle(PLACES):
             if over.wait(0.008):
                 return
 
@@ -92,7 +92,7 @@ def fire(one: Server, between: Proxy, kills: int) -> Iterator[None]:
         over.set()
         for thread in threads:
             thread.join(60)
-        between.cut = None
+        between.cut_how = None
 
 
 async def shop(app: hf.Holdfast, ledger: Path, turn: int) -> list[str]:
