@@ -135,6 +135,23 @@ def test_an_answer_that_the_owner_took_away_unheard_is_refused_with_what_holds(s
         silent.answer("r", "1", "blue", by="bob")
 
 
+def test_an_answer_that_the_owner_left_unread_at_its_end_is_refused_with_the_one_that_counted(
+    silent: hf.Holdfast, store: MemoryStore
+) -> None:
+    from holdfast._journal import Journal
+
+    def owner(*letter: Any) -> int:
+        MemoryStore.post(store, "r", "answer", json.dumps({"ask": "1", "by": "cat", "yes": True, "value": '"grey"'}).encode(), 1)
+        number = MemoryStore.post(store, *letter)
+        answered = rec.AskAnswered(step_id="1", yes=True, by="ann", value=b'"red"', letter=99)
+        store.append([Journal.load(*loaded(store)).seal([answered, rec.RunDone(value=b'"red"')], at_us=1)])
+        return number
+
+    store.post = owner  # type: ignore[method-assign, assignment]
+    with pytest.raises(Refusal, match='was answered by ann: "red"; nothing was changed'):
+        silent.answer("r", "1", "blue", by="bob")
+
+
 class Even(BaseModel):
     number: int
 

@@ -12,6 +12,7 @@ import pytest
 
 import holdfast as hf
 from agents_for_tests.sites import WatchedMemory, WatchedSqlite, eventually
+from holdfast._commit import Held
 from holdfast.errors import Misuse, RunInterrupted
 from holdfast.stores.sqlite import SqliteStore
 
@@ -417,9 +418,10 @@ def test_a_cancellation_during_the_commit_is_delivered_after_it(path: Path) -> N
         assert beside._task is not None
         handle._task.cancel()
         await asyncio.sleep(0.05)  # long enough for a cancellation that is not held back to show
-        assert went_on == []
+        in_time = [*went_on, *([] if not handle._task.done() else ["it has ended"])]
         assert store.hold is not None
         store.hold.set()
+        assert in_time == []
         with pytest.raises(asyncio.CancelledError):
             await handle.result()
         beside._task.cancel()
@@ -430,3 +432,10 @@ def test_a_cancellation_during_the_commit_is_delivered_after_it(path: Path) -> N
         assert went_on == ["after the effect"]
         assert cancelled == [True]
         assert states(app, "1") == ["done"]
+
+
+def test_without_holding_it_back_a_cancellation_breaks_into_the_commit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control: what the commit came to is then not known to the life that waits for it."""
+    monkeypatch.setattr(Held, "cancel", asyncio.Future.cancel)
+    with pytest.raises(AssertionError):
+        test_a_cancellation_during_the_commit_is_delivered_after_it(path)

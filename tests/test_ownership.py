@@ -20,7 +20,9 @@ import pytest
 
 import holdfast as hf
 from agents_for_tests.owner import working
-from holdfast.errors import StoreError
+from holdfast import _runner
+from holdfast._lease import Keeper
+from holdfast.errors import LeaseLost, StoreError
 from holdfast.stores.sqlite import SqliteStore
 
 HERE = Path(__file__).parent
@@ -216,6 +218,33 @@ def test_a_run_started_twice_in_one_process_has_one_result(tmp_path: Path, ledge
             assert results[0] == results[1] == results[2]
             assert app.show(run_id).attempt == 1
     assert charged(ledger) == run_ids
+
+
+def test_whoever_comes_between_a_claim_and_its_first_step_waits_for_it(
+    tmp_path: Path, ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results: list[list[int]] = []
+    with opened(tmp_path) as app:
+        second = threading.Thread(target=lambda: results.append(app.run(working(ledger), "r", run_id="r")))
+
+        def reach(name: str) -> None:
+            if name == "claim.after" and threading.current_thread() is not second:
+                second.start()
+                second.join(0.3)  # long enough for it to do what it may
+
+        monkeypatch.setattr(_runner, "reach", reach)
+        results.append(app.run(working(ledger), "r", run_id="r"))
+        second.join(20)
+        assert results == [[os.getpid()] * 3] * 2
+        assert app.show("r").attempt == 1
+    assert charged(ledger) == ["r"]
+
+
+def test_without_the_keeper_two_in_one_process_claim_the_same_run(tmp_path: Path, ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The negative control: both are the same owner, so the store lets the second one in."""
+    monkeypatch.setattr(Keeper, "takes", lambda *_: True)
+    with pytest.raises(LeaseLost):
+        test_whoever_comes_between_a_claim_and_its_first_step_waits_for_it(tmp_path, ledger, monkeypatch)
 
 
 # --- owners that live, die and fall silent --------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from agents_for_tests.sites import WatchedMemory, eventually
 from holdfast import _records as rec
 from holdfast._commands import Commit, WaitForPerson
 from holdfast._drive import drive_async, drive_blocking
-from holdfast._run import Scope, place
+from holdfast._run import Run, Scope, place
 from holdfast.errors import Unwinding
 from holdfast.stores.memory import MemoryStore
 
@@ -125,6 +125,24 @@ def test_agent_code_cannot_go_on_by_swallowing(app: hf.Holdfast, store: WatchedM
         assert app.show("r").status == "waiting"
     assert went_on == []
     assert kinds(store)[-1] == "run.waiting"
+
+
+@pytest.mark.parametrize("mode", ["async", "def"])
+def test_without_the_check_agent_code_goes_on_by_swallowing(
+    app: hf.Holdfast, store: WatchedMemory, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The negative control: a step that is called and entered without a look at what the run has come to."""
+    check, passed = Run.check, list[Run]()
+
+    def careless(run: Run) -> None:
+        if run.ended is None or len(passed) >= 2:
+            check(run)
+        else:
+            passed.append(run)
+
+    monkeypatch.setattr(Run, "check", careless)
+    with pytest.raises(AssertionError):
+        test_agent_code_cannot_go_on_by_swallowing(app, store, mode, BaseException)
 
 
 def test_a_run_parks_only_when_every_branch_waits(app: hf.Holdfast) -> None:

@@ -277,6 +277,8 @@ class Journal:
 
     def _index(self, record: rec.Record, row: Row) -> None:
         match record:
+            case _ if isinstance(record, STEP_KINDS):  # nearly all are of steps
+                self._fold_step(record, row)
             case rec.RunStarted():
                 self.started = record
                 self.claims += bool(record.owner)
@@ -291,8 +293,6 @@ class Journal:
             case _ if isinstance(record, VERDICTS):
                 self.verdict = record
                 self._index_verdict(record)
-            case _ if isinstance(record, STEP_KINDS):
-                self._fold_step(record, row)
             case rec.RunUndoing():
                 self.undoing = record
                 self.retrace()
@@ -448,7 +448,8 @@ class Journal:
         """Where a record says that something superseded has become part of the path that the run takes now."""
         match record:
             case rec.StepDone():
-                self._take_known(history, record.reused, record.fingerprint)
+                if record.reused:
+                    self._take_known(history, record.reused, record.fingerprint)
             case rec.ChildStarted():
                 self._take_on(record)
             case rec.DoubtSettled(verdict="landed") if history.doubt is not None:

@@ -157,6 +157,13 @@ def _heard(engine: Engine, run_id: str, ask_id: str, letter_id: int) -> str:
         if not _is_owned(engine, head):
             break
         engine.clock.sleep(LOOK_S)
+    journal = Journal.load(*loaded(engine, run_id))
+    question = journal.asks.get(ask_id)
+    if question is not None and question.answer is not None:  # the run has ended or let go meanwhile, without a look at this letter
+        if question.answer.letter == letter_id:
+            return EXECUTES
+        raise _second(run_id, ask_id, question.answer)
+    _open_question(journal, ask_id)
     _refuse_second(engine, run_id, ask_id, before=letter_id)
     return "the answer is kept, and the run reads it when it goes on"
 

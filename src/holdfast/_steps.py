@@ -79,7 +79,7 @@ def life(call: Call) -> Life[Any]:
     _refuse_moved(call, history)
     doubtful = spec.effect and not _leaves_no_doubt(call)
     decision = decide(history, name=spec.name, fingerprint=call.fingerprint, effect=doubtful, grouped=grouped)
-    if call.scope.guarded() and isinstance(decision, (Execute, Doubt, Landed)):
+    if isinstance(decision, (Execute, Doubt, Landed)) and call.scope.guarded():
         yield from pass_the_door(call)
     match decision:
         case Return():
