@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import inspect
 import threading
 import traceback
 import types
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,6 +60,7 @@ def test_an_option_of_a_step_that_does_not_exist_is_refused(options: dict[str, A
     [
         (hf.Retry, {"attempt": 3}, "hf.Retry has no option 'attempt'; nothing was done. Did you mean attempts=?"),
         (hf.Breaker, {"name": "bank", "failure": 3}, "hf.Breaker has no option 'failure'; nothing was done. Did you mean failures=?"),
+        (partial(hf.Schedule, idle), {"evry": "1h"}, "hf.Schedule has no option 'evry'; nothing was done. Did you mean every=?"),
         (hf.Budget, {"dollars": 3}, "hf.Budget has no option 'dollars'; nothing was done. It has: usd, tokens, steps, time"),
     ],
 )
@@ -65,6 +68,18 @@ def test_an_option_of_a_policy_that_does_not_exist_is_refused(made: Any, options
     with pytest.raises(Misuse) as refused:
         made(**options)
     assert str(refused.value).startswith(told)
+
+
+def test_a_lease_of_no_time_is_refused_and_opens_nothing(tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match=r"^lease=0: each process would count as gone at once"):
+        hf.Holdfast(tmp_path / "runs.db", lease=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("given", [hf.Schedule(idle, every="1h"), ["hourly"]])
+def test_schedules_that_are_no_list_of_them_are_refused(given: Any) -> None:
+    with hf.Holdfast(MemoryStore()) as app, pytest.raises(Misuse, match=r"^schedules= takes a list of hf\.Schedule; nothing was begun$"):
+        asyncio.run(app.work([idle], schedules=given))
 
 
 def test_policies_still_tell_their_parameters() -> None:

@@ -97,8 +97,10 @@ class Holdfast(Transferring, Working):
         park_after: Duration = 0,
         limits: Sequence[Limit] = (),
     ) -> None:
-        opened = store if isinstance(store, Store) else open_store(default_store() if store is None else store)
         clock, lease_s = clock or SystemClock(), seconds(lease, "lease")
+        if not lease_s:
+            raise Misuse('lease=0: each process would count as gone at once, its runs as free; nothing was opened. Such as lease="15s"')
+        opened = store if isinstance(store, Store) else open_store(default_store() if store is None else store)
         self._opened, opened = opened, packed(opened, clock)
         bell = Bell(opened)
         self.engine = Engine(

@@ -14,7 +14,7 @@ from ._commit import Ticket
 from ._run import Run, Scope, place
 from ._staying import LOOK_S
 from ._waiters import Waiter
-from .errors import BranchLost, NotKept, Parked, Unwinding
+from .errors import BranchLost, LeaseLost, NotKept, Parked, Unwinding
 from .store import Transaction
 
 T = TypeVar("T")
@@ -129,8 +129,9 @@ def _leave(run: Run, scope: Scope) -> None:
 
 
 def _note(run: Run, error: BaseException) -> None:
-    """What unwinds one step unwinds the whole run."""
-    if isinstance(error, Unwinding) and run.ended is None:
+    """What unwinds one step unwinds the whole run, unless it is about another run, which its body has executed."""
+    another = isinstance(error, LeaseLost) and error.run_id != run.id
+    if isinstance(error, Unwinding) and run.ended is None and not another:
         run.unwind(error)
 
 

@@ -144,8 +144,14 @@ def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended
 def _as_failure(run: Run, ended: BaseException | None) -> BaseException | None:
     """In a worker, code that raises what would end the process has failed, so its run goes round no further; not where it is broken off."""
     cause = ended.__cause__ if isinstance(ended, Quit) else ended
+    if isinstance(ended, LeaseLost) and ended.run_id != run.id:
+        return _failed(run, ended)  # of a run that the code has executed: this one is still owned here
     if cause is None or isinstance(cause, Exception | Unwinding | BranchLost) or not _is_own_doing(run) or is_ctrl_c(cause):
         return ended
+    return _failed(run, cause)
+
+
+def _failed(run: Run, cause: BaseException) -> RunFailed:
     failed = RunFailed(run.id, told(cause))
     failed.__cause__ = cause
     return failed

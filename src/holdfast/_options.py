@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import difflib
 import functools
+import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any, TypeVar
 
 from holdfast.errors import Misuse
 
 T = TypeVar("T")
+
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def refuse_unknown(given: Mapping[str, object], known: Sequence[str], what: str, hint: str = "", beside: Sequence[str] = ()) -> None:
@@ -23,9 +25,10 @@ def refuse_unknown(given: Mapping[str, object], known: Sequence[str], what: str,
 
 
 def refusing_unknown(kind: type[T]) -> type[T]:
-    """A dataclass whose constructor refuses unknown options like everything else does, instead of with a bare TypeError."""
+    """A class whose constructor refuses unknown options like everything else does, instead of with a bare TypeError."""
     made: Any = kind
-    init, known = made.__init__, tuple(field.name for field in fields(made))
+    init = made.__init__
+    known = [each.name for each in inspect.signature(kind).parameters.values() if each.kind in _BY_NAME]
 
     @functools.wraps(init)
     def checked(self: T, *args: Any, **options: Any) -> None:

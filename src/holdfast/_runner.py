@@ -90,6 +90,8 @@ def attend(engine: Engine, order: Order) -> Errand:
         except Continued:
             continue
         except RunWaiting as waiting:
+            if waiting.run_id != order.run_id:
+                raise  # another run, which the code has executed: this one has failed with it
             waiting.parking = parking = _parking(order, taken, waiting) if isinstance(taken, Run) else parking
             if not order.wait:
                 raise

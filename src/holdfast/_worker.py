@@ -135,6 +135,8 @@ class Worker:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise Misuse(f"two agents are named {twice!r}; nothing was begun. Give each a name of its own: @hf.agent(name=...)")
+        if isinstance(schedules, Schedule) or not all(isinstance(one, Schedule) for one in schedules):
+            raise Misuse("schedules= takes a list of hf.Schedule; nothing was begun")
         strange = [schedule.name for schedule in schedules if schedule.agent not in known]
         if strange:
             raise Misuse(f"the agent of schedule {strange[0]!r} is none of this worker's ({', '.join(names)}); nothing was begun")

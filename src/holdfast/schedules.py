@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from holdfast._duration import Duration, seconds
+from holdfast._options import refusing_unknown
 from holdfast._turns import QUEUE
 from holdfast.errors import Misuse
 
@@ -76,6 +77,7 @@ class Times:
         return list(deque(self._between(behind, now), maxlen=1))
 
 
+@refusing_unknown
 class Schedule:
     """Run an agent with these arguments at the times that `cron` (five fields) or `every` tells.
 
