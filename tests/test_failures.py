@@ -38,6 +38,11 @@ class Broken(Exception):
         raise RuntimeError("no text")
 
 
+class Final(Exception):
+    def __str__(self) -> str:
+        raise SystemExit("no text")
+
+
 def roundtrip(error: BaseException, *raises: type[BaseException]) -> Exception:
     return rebuild(json.loads(json.dumps(failure(error))), raises=raises, step_id="3", name="search")
 
@@ -135,6 +140,7 @@ def test_an_error_whose_text_needs_what_was_lost_is_step_failed() -> None:
 
 def test_an_error_without_a_readable_text_still_has_a_record() -> None:
     assert failure(Broken())["message"] == "Broken, whose text cannot be read"
+    assert failure(Final())["message"] == "Final, whose text cannot be read"
     assert failure(ValueError("\ud800"))["message"] == "?"
 
 

@@ -64,7 +64,7 @@ def _class_names(kind: type[BaseException]) -> list[str]:
 
 def _message(error: BaseException) -> str:
     text = f"{type(error).__qualname__}{_UNREADABLE}"
-    with suppress(Exception):
+    with suppress(Exception, SystemExit):
         text = str(error)
     return text[:MESSAGE_LIMIT].encode("utf-8", "replace").decode()
 
