@@ -198,6 +198,18 @@ def test_an_effect_whose_result_cannot_be_kept_is_not_repeated(app: hf.Holdfast)
     assert done == ["order"]
 
 
+def test_a_result_that_could_not_be_kept_is_in_the_inbox_until_somebody_says_what_it_was(app: hf.Holdfast) -> None:
+    with pytest.raises(ResultNotKept) as raised:
+        app.run(ordering, run_id="one")
+    assert raised.value.__notes__[0].endswith("finished steps are kept; once that is said, the same line again goes on from there")
+    (item,) = app.inbox()
+    assert (item.kind, item.run_id, item.step_id) == ("result", "one", "1")
+    assert item.what.startswith("what did order return? It happened, and its result could not be kept: ")
+    assert item.commands[0] == "holdfast resolve one 1 --landed RESULT"
+    app.resolve("one", "1", landed="said", by="ann")
+    assert app.inbox() == []
+
+
 def test_an_argument_that_cannot_be_kept_starts_nothing(app: hf.Holdfast) -> None:
     with pytest.raises(HoldfastError, match=r"'?client'?.*Client|Client.*'?client'?"):
         app.run(talking, Client(), run_id="one")

@@ -133,7 +133,8 @@ def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended
             escaped = sorted(set(_blamed(run.id, ended)))
             yield _left(run, rec.RunFailed(error=failure(_source(run, ended)), escaped=escaped))
             at = f" at step {', '.join(escaped)}" if escaped else ""
-            ended.add_note(f"run {run.id!r} failed{at}; finished steps are kept, and the same line again goes on from there")
+            then = "; once that is said," if isinstance(ended, ResultNotKept) else ", and"
+            ended.add_note(f"run {run.id!r} failed{at}; finished steps are kept{then} the same line again goes on from there")
             raise ended
         case _:
             with contextlib.suppress(Unwinding):  # an interruption stays what it is, even where it cannot be recorded

@@ -12,7 +12,7 @@ from typing import Any
 
 from . import _fitting
 from . import _records as rec
-from ._advice import answering, branching, going_on, made, moving_on, sent, settling, telling, unblocking
+from ._advice import answering, branching, going_on, made, moving_on, saying, sent, settling, telling, unblocking
 from ._answers import shown
 from ._calls import shown_call
 from ._chain import FORK_OF, verified
@@ -51,7 +51,7 @@ STOPPED = "stopped"
 
 SAVED = rec.StateSaved.kind
 
-STATES_OF_NEED = ("waiting", "running", "failed", "blocked", "cancelled", "moving")
+STATES_OF_NEED = ("waiting", "running", "paused", "failed", "blocked", "cancelled", "moving")
 """Statuses of runs in which something may need a person."""
 
 
@@ -473,7 +473,7 @@ def _moved(engine: Engine, head: Head) -> bool:
 def _doubts(engine: Engine, journal: Journal) -> list[tuple[str, History]]:
     """Doubts that wait for a person: all those of a run that nobody executes, and those that whoever executes it asks about."""
     match journal.head.status if journal.head.status != "running" or _lives(engine, journal.head) else STOPPED:
-        case "waiting" | "failed" | "blocked" | "cancelled" | "stopped":
+        case "waiting" | "paused" | "failed" | "blocked" | "cancelled" | "stopped":
             return journal.open_doubts(ended=True)
         case "running":
             return [(step_id, found) for step_id, found in journal.open_doubts() if found.doubt and found.doubt.action == "ask"]
@@ -509,8 +509,9 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row], fleet: Fleet) -> lis
         )
         for ask_id, asked in _asks(engine, journal)
     ]  # fmt: skip
-    parent = journal.started.parent.get("run")
-    return [replace(item, call=call, tags=tags, parent=parent) for item in (*doubts, *asks, *_stuck(journal, rows, fleet))]
+    parent, paused = journal.started.parent.get("run"), f" (the run is {head.note})" if head.status == "paused" else ""
+    items = (*doubts, *asks, *_stuck(journal, rows, fleet))
+    return [replace(item, call=call, tags=tags, parent=parent, what=f"{item.what}{paused}") for item in items]
 
 
 def _left(head: Head) -> str:
@@ -519,9 +520,11 @@ def _left(head: Head) -> str:
 
 
 def _stuck(journal: Journal, rows: Sequence[Row], fleet: Fleet) -> list[Item]:
-    """A run that does not go on by itself: it is blocked, or was being undone and could not be."""
+    """A run that does not go on by itself: it is blocked, lacks a result, or was being undone and could not be."""
     head, verdict = journal.head, journal.verdict
-    if head.status == "blocked" and isinstance(verdict, rec.RunBlocked | rec.RunRepaired):
+    if head.status == "failed" and saying(journal) and isinstance(verdict, rec.RunFailed):
+        kind, (step_id, what), commands = "result", _what_is_missing(journal, verdict.error), going_on(journal, fleet.hands(head))
+    elif head.status == "blocked" and isinstance(verdict, rec.RunBlocked | rec.RunRepaired):
         kind, step_id, what, commands = "blocked", verdict.step_id, _why_blocked(journal, rows), unblocking(journal, fleet.hands(head))
     elif head.status == "failed" and journal.undoing is not None and isinstance(verdict, rec.RunFailed):
         kind, (step_id, what), commands = "undo", _why_not_undone(verdict.error), going_on(journal, fleet.hands(head))
@@ -530,6 +533,12 @@ def _stuck(journal: Journal, rows: Sequence[Row], fleet: Fleet) -> list[Item]:
     else:
         return []
     return [Item(kind=kind, run_id=head.run_id, step_id=step_id, what=what, since_us=head.updated_us, commands=commands)]
+
+
+def _what_is_missing(journal: Journal, error: rec.Json) -> tuple[str, str]:
+    """The effect whose result could not be kept, and why."""
+    step_id, why = str(error["state"]["step_id"]), error["state"].get("reason", "")
+    return step_id, f"what did {journal.histories[step_id].name} return? It happened, and its result could not be kept: {why}"
 
 
 def _why_not_undone(error: rec.Json) -> tuple[str, str]:

@@ -86,10 +86,13 @@ def resolve(engine: Engine, run_id: str, step_id: str, *, landed: object, not_la
 
 
 def ready(engine: Engine, run_id: str) -> str:
-    """That a run can go on, and how: a child goes on with the run that had called it, and so on upwards."""
+    """That a run can go on, and how: a child goes on with the run that had called it, and so on upwards. One that is paused cannot yet."""
     top = run_id
     for _ in range(MAX_TRIES):
-        started = Journal.load(*loaded(engine, top)).started
+        head, rows = loaded(engine, top)
+        if head.status == "paused":
+            return f"it is recorded, and run {top!r} stays {head.note}; it goes on after: holdfast resume {top}"
+        started = Journal.load(head, rows).started
         parent = started.parent.get("run") if started is not None else None
         if parent is None or engine.store.head(parent) is None:
             break
@@ -415,12 +418,17 @@ def _tell(engine: Engine, run_id: str, allowed: Any, records: list[rec.Record], 
         allowed(journal, owned=owned)
         if owned:
             return left(engine.store, engine.clock, run_id, (kind, json.dumps(letter).encode()))
-        taken = [] if journal.head.status == "cancelled" else [_resumed(engine, journal, why)]  # what is closed is not opened again
+        taken = [] if _stays(journal.head, kind) else [_resumed(engine, journal, why)]
         if kind == "cancel" and "undo" in letter:
             taken = [one.but(cleared=[]) for one in taken]  # the path to undo is the one that was taken, failures included
         if _claimed(engine, journal, [*taken, *records]):
             return 0
     raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
+
+
+def _stays(head: Head, kind: str) -> bool:
+    """Whether a word is recorded and the run stays where it is: what is closed is not opened again, what is paused waits to be resumed."""
+    return head.status == "cancelled" or (head.status == "paused" and kind in ("settle", "answer"))
 
 
 def _resumed(engine: Engine, journal: Journal, why: str) -> rec.RunResumed:

@@ -193,13 +193,14 @@ def _in_place(engine: Engine, run_id: str, edited: Any) -> str:
         _refuse_unfit_status(engine, journal)
         record: rec.StepEdited | rec.StateEdited = edited(journal)
         if record_of(rows[-1]) == record:
-            return "that edit is made already; the run is ready to go on"
+            return f"that edit is made already; {ready(engine, run_id)}"
         given_up = happened(journal.histories.items(), record.after)
         doubts = [step_id for step_id, found in given_up if found.open_doubt(ANY_EPOCH)]
         if doubts:
             raise Refusal(f"step {doubts[0]} of run {run_id!r} is in doubt: settle it first; nothing was changed")
         reach("edit.before")
-        if _claimed(engine, journal, [_resumed(engine, journal, f"edit by {record.by}"), record]):
+        resumed = [] if head.status == "paused" else [_resumed(engine, journal, f"edit by {record.by}")]
+        if _claimed(engine, journal, [*resumed, record]):
             reach("edit.after")
             known = [*_given_up_before(journal), *given_up]
             return f"{_superseded(known, record)}{ready(engine, run_id)}"

@@ -264,7 +264,7 @@ def inbox_page(items: Sequence[Item], setting: Setting) -> Page:
 
 
 def _item_facts(item: Item, now_us: int) -> list[Fact]:
-    at = f", step {item.step_id}" if item.step_id and item.kind in ("doubt", "blocked", "undo") else ""
+    at = f", step {item.step_id}" if item.step_id and item.kind in ("doubt", "result", "blocked", "undo") else ""
     facts: list[Fact] = [("run", f"{item.run_id}{at}")]
     facts += [("agent", item.call)] if item.call else []
     facts += [("key", item.key)] if item.key else []

@@ -1,0 +1,118 @@
+"""What people say to a paused run is kept, and the run stays paused: only `resume` lets it go on. What it lacks stays in the inbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import holdfast as hf
+from holdfast import Holdfast
+from holdfast.stores.memory import MemoryStore
+
+done: list[str] = []
+
+
+@hf.step
+async def draft(what: str) -> str:
+    return f"draft of {what}"
+
+
+@hf.effect(in_doubt="ask")
+async def mail(text: str) -> str:
+    done.append(text)
+    if len(done) == 1 and text.startswith("lost"):
+        raise TimeoutError
+    return f"mailed {text}"
+
+
+@hf.agent
+async def asks(what: str) -> str:
+    text = await draft(what)
+    colour = await hf.ask("colour?", str)
+    return await mail(f"{colour} {text}")
+
+
+@hf.agent
+async def doubts(what: str) -> str:
+    return await mail(f"lost {what}")
+
+
+@pytest.fixture
+def app() -> Iterator[Holdfast]:
+    done.clear()
+    with Holdfast(MemoryStore()) as opened:
+        yield opened
+
+
+def paused(app: Holdfast, agent: Callable[[str], object]) -> None:
+    """A run that waits for a person, and was paused then."""
+    with pytest.raises(hf.RunWaiting):
+        app.run(agent, "x", run_id="r", wait=False)
+    app.pause("r", by="ann", reason="incident")
+    done.clear()
+
+
+def held(app: Holdfast) -> None:
+    """Nothing has lifted the pause, and nobody goes on by himself."""
+    assert (app.show("r").status, app.show("r").note) == ("paused", "by ann: incident")
+    with pytest.raises(hf.RunPaused):
+        app.run(asks, "x", run_id="r", wait=False)
+    assert done == []
+
+
+STAYS = "it is recorded, and run 'r' stays paused by ann: incident; it goes on after: holdfast resume r"
+
+
+def test_an_answer_is_kept_and_the_run_stays_paused(app: Holdfast) -> None:
+    paused(app, asks)
+    assert app.answer("r", "2", "red", by="bob") == STAYS
+    held(app)
+    app.resume("r", by="ann")
+    assert app.run(asks, "x", run_id="r", wait=False) == "mailed red draft of x"
+    assert done == ["red draft of x"]
+
+
+def test_a_settled_doubt_is_kept_and_the_run_stays_paused(app: Holdfast) -> None:
+    paused(app, doubts)
+    assert app.resolve("r", "1", landed="by hand", by="bob") == STAYS
+    assert app.show("r").status == "paused"
+    app.resume("r", by="ann")
+    assert app.run(doubts, "x", run_id="r", wait=False) == "by hand"
+    assert done == []
+
+
+def test_an_edit_is_made_and_the_run_stays_paused(app: Holdfast) -> None:
+    paused(app, asks)
+    assert app.edit("r", "1", "a better draft", by="bob").endswith(STAYS)
+    held(app)
+    app.resume("r", by="ann")
+    with pytest.raises(hf.RunWaiting):
+        app.run(asks, "x", run_id="r", wait=False)
+    app.answer("r", "2", "red", by="bob")
+    assert app.run(asks, "x", run_id="r", wait=False) == "mailed red a better draft"
+
+
+def test_to_resume_with_another_budget_lifts_the_pause(app: Holdfast) -> None:
+    paused(app, asks)
+    app.resume("r", by="ann", budget=hf.Budget(usd=5))
+    assert app.show("r").status == "queued"
+
+
+def test_a_cancel_closes_a_paused_run(app: Holdfast) -> None:
+    paused(app, asks)
+    app.cancel("r", by="bob")
+    assert app.show("r").status == "cancelled"
+
+
+@pytest.mark.parametrize(("agent", "kind", "command"), [(asks, "ask", "answer r/2"), (doubts, "doubt", "resolve r 1")])
+def test_what_a_paused_run_lacks_is_in_the_inbox_and_says_that_it_is_paused(
+    app: Holdfast, agent: Callable[[str], object], kind: str, command: str
+) -> None:
+    paused(app, agent)
+    (item,) = app.inbox()
+    assert item.kind == kind
+    assert item.what.endswith(" (the run is paused by ann: incident)")
+    assert any(command in each for each in item.commands)
+    assert app.show("r").asks
+    assert any(command in each for each in app.show("r").next_commands)
