@@ -94,9 +94,9 @@ def test_a_pause_at_once_breaks_an_effect_off_and_leaves_a_doubt(app: Holdfast, 
         until(lambda: ledger.inside)
         app.pause("run", now=True, by="ann")
         until(lambda: status(app, "run") == "paused" and not ledger.inside, within_s=SOON_S)
-        assert app.inbox() == []
+        assert [item.what for item in app.inbox()] == ['did pay(order="o-1") happen? (the run is paused by ann)']
         app.resume("run", by="ann")
-        until(lambda: [item.kind for item in app.inbox()] == ["doubt"])
+        until(lambda: [item.what for item in app.inbox()] == ['did pay(order="o-1") happen? its body was broken off; a person must say'])
     assert ledger.booked == []
 
 
