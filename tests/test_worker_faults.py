@@ -411,3 +411,22 @@ def test_runs_that_fill_the_threads_of_the_event_loop_keep_a_worker_neither_from
 
     with Holdfast(MemoryStore()) as app:
         asyncio.run(main(app))
+
+
+def test_a_cancellation_that_comes_in_the_moment_of_news_is_heard() -> None:
+    async def cancelled() -> bool:
+        with Holdfast(MemoryStore()) as app:
+            worker = Worker(app.engine, ALL, concurrency=1)
+            working = asyncio.create_task(worker.work())
+            async with asyncio.timeout(BOUND_S):
+                while not worker._news._waiters:  # noqa: ASYNC110 (it tells nobody that it rests)
+                    await asyncio.sleep(0.001)
+            worker._news.set()
+            working.cancel()
+            await asyncio.wait([working], timeout=BOUND_S / 4)
+            heard = working.done()
+            working.cancel()
+            await asyncio.wait([working])
+            return heard
+
+    assert asyncio.run(cancelled())

@@ -192,7 +192,8 @@ class Worker:
                 rest_s = await self._fill()
                 self._news.clear()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._news.wait(), rest_s)
+                    async with asyncio.timeout(rest_s):  # `wait_for` of Python 3.11 loses a cancellation that comes with the news
+                        await self._news.wait()
         finally:
             self.stopping = True
             timekeeper.cancel()
