@@ -116,3 +116,48 @@ def test_what_a_paused_run_lacks_is_in_the_inbox_and_says_that_it_is_paused(
     assert any(command in each for each in item.commands)
     assert app.show("r").asks
     assert any(command in each for each in app.show("r").next_commands)
+
+
+# --- a pause that comes while the run does something else --------------------------------------------------------------
+
+
+turns: list[int] = []
+
+
+def test_a_run_that_begins_anew_stays_paused_and_goes_on_from_there(app: Holdfast) -> None:
+    turns.clear()
+
+    @hf.step
+    async def take(number: int) -> int:
+        turns.append(number)
+        if number == 0:
+            app.pause("r", by="ann", reason="incident")
+            app.engine.keeper.take_letters()
+        return number
+
+    @hf.agent
+    async def goes_round(number: int) -> int:
+        await take(number)
+        return number if number == 2 else hf.continue_as(number + 1)
+
+    with pytest.raises(hf.RunPaused):
+        app.run(goes_round, 0, run_id="r", wait=False)
+    assert (app.show("r").status, app.show("r").generation, turns) == ("paused", 1, [0])
+    app.resume("r", by="ann")
+    assert app.run(goes_round, 0, run_id="r", wait=False) == 2
+    assert turns == [0, 1, 2]
+
+
+def test_a_run_that_is_blocked_while_it_is_to_be_paused_is_not_left_to_other_code(app: Holdfast) -> None:
+    paused(app, asks)
+    app.resume("r", by="ann")
+
+    @hf.agent(name="asks")
+    async def other_code(what: str) -> str:
+        app.pause("r", by="ann", reason="incident")
+        app.engine.keeper.take_letters()
+        return await mail(what)
+
+    with pytest.raises(hf.ReplayMismatch):
+        app.run(other_code, "x", run_id="r", wait=False)
+    held(app)

@@ -119,7 +119,7 @@ def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended
             raise ended.error from ended
         case Stopped():
             left = run.leaving if isinstance(ended.error, RunInterrupted) else None
-            yield _left(run, left or _stopped(run, ended.error))
+            yield _left(run, *_paused_too(run, left or _stopped(run, ended.error)))
             raise (_told_of(run, left) if left is not None else ended.error) from ended.__cause__
         case Parked() | Continued():
             raise (yield from _put_down(run, agent, ended))
@@ -140,6 +140,12 @@ def conclude(run: Run, agent: Agent[..., Any], outcome: Returned | Raised, ended
             with contextlib.suppress(Unwinding):  # an interruption stays what it is, even where it cannot be recorded
                 yield _left(run, run.leaving or rec.RunReleased(reason=f"interrupted by {type(ended).__name__}"))
             raise ended
+
+
+def _paused_too(run: Run, record: rec.Record) -> tuple[rec.Record, ...]:
+    """What is recorded of a run that stopped; one that somebody has paused meanwhile is not left to other code by being blocked."""
+    paused = run.leaving if isinstance(record, rec.RunBlocked) and isinstance(run.leaving, rec.RunPaused) else None
+    return (record, paused) if paused is not None else (record,)
 
 
 def _as_failure(run: Run, ended: BaseException | None) -> BaseException | None:
@@ -266,10 +272,11 @@ def _continued(run: Run, agent: Agent[..., Any], ended: Continued) -> Life[BaseE
         return (yield from _waiting(run))
     yield from _cleanups(run)
     _close_children(run)
+    left = run.leaving
     reach("continue.before")
-    yield _left(run, continuation(run, ended))
+    yield _left(run, continuation(run, ended), *([] if left is None else [left]))
     reach("continue.after")
-    return ended
+    return ended if left is None else _told_of(run, left)
 
 
 def _told_of(run: Run, left: rec.RunReleased | rec.RunPaused) -> Exception:

@@ -213,8 +213,8 @@ def deliver(run: Run, letter: Letter) -> None:
         case "cancel" if body:
             _cancel(run, run.cancelling)
         case "pause" if body:
-            run.stale.append(letter.letter_id)
             run.leave(rec.RunPaused(by=body["by"], reason=body.get("reason", "")), at_once=bool(body.get("now")))
+            run.stale.append(letter.letter_id)  # behind it: should the run end in between, whoever takes it next reads the letter
         case "settle" if body:
             _settle(run, body, letter)
         case "answer" if body:

@@ -62,27 +62,55 @@ def resolve(engine: Engine, run_id: str, step_id: str, *, landed: object, not_la
     earlier: list[str] = []
 
     def still_open(journal: Journal, *, owned: bool) -> None:
-        history = journal.histories.get(step_id)
-        if journal.head.status != "cancelled" or history is None or not history.open_doubt(journal.head.epoch + 1):
-            _refuse_final(journal.head)
-        if history is None:
-            raise Refusal(f"run {run_id!r} has no step {step_id!r}; nothing was changed. `holdfast inbox` lists the open doubts")
-        if owned and not history.put_to_a_person():
-            raise Refusal(f"run {run_id!r} executes now and is finding out about step {step_id} by itself; nothing was changed")
-        if history.result_is_missing() and not not_landed:
-            return
-        if not history.open_doubt(journal.head.epoch if owned else journal.head.epoch + 1):
-            raise Refusal(f"step {step_id} of run {run_id!r} is not in doubt{_settled_by(history.settled)}; nothing was changed")
-        earlier[:] = [key for key in sent_keys(journal, step_id) if not_landed and key != history.key]
+        _refuse_settled(journal, step_id, owned=owned, result=not not_landed)
+        _refuse_second_word(engine, run_id, step_id)
+        earlier[:] = [key for key in sent_keys(journal, step_id) if not_landed and key != journal.histories[step_id].key]
 
-    owned = _tell(engine, run_id, still_open, [record], kind="settle", letter=letter, why=f"resolve by {by}")
+    posted = _tell(engine, run_id, still_open, [record], kind="settle", letter=letter, why=f"resolve by {by}")
     but = f"it will be executed under a key of its own; what was made before was sent under {', '.join(earlier)}. " if earlier else ""
-    if owned:
-        return f"{but}{EXECUTES}"
+    if posted:
+        return f"{but}{_word_heard(engine, run_id, record, posted)}"
     head = engine.store.head(run_id)
     if head is not None and head.status == "cancelled":
         return f"the run stays cancelled; what is true of step {step_id} is recorded"
     return f"{but}{ready(engine, run_id)}"
+
+
+def _refuse_settled(journal: Journal, step_id: str, *, owned: bool, result: bool) -> None:
+    """Only what is in doubt can be settled, and a result be given that could not be kept."""
+    run_id, history = journal.head.run_id, journal.histories.get(step_id)
+    if journal.head.status != "cancelled" or history is None or not history.open_doubt(journal.head.epoch + 1):
+        _refuse_final(journal.head)
+    if history is None:
+        raise Refusal(f"run {run_id!r} has no step {step_id!r}; nothing was changed. `holdfast inbox` lists the open doubts")
+    if owned and not history.put_to_a_person():
+        raise Refusal(f"run {run_id!r} executes now and is finding out about step {step_id} by itself; nothing was changed")
+    if history.result_is_missing() and result:
+        return
+    if not history.open_doubt(journal.head.epoch if owned else journal.head.epoch + 1):
+        raise Refusal(f"step {step_id} of run {run_id!r} is not in doubt{_settled_by(history.settled)}; nothing was changed")
+
+
+def _word_heard(engine: Engine, run_id: str, record: rec.DoubtSettled, letter_id: int) -> str:
+    """Wait until the owner has taken the word, so that of two that come at once one is told; if it dies, it waits for the next."""
+    if not _is_taken(engine, run_id, letter_id):
+        _refuse_second_word(engine, run_id, record.step_id, before=letter_id)
+        return "the word is kept, and the run reads it when it goes on"
+    rows = [row for row in loaded(engine, run_id)[1] if row.kind == rec.DoubtSettled.kind and row.step_id == record.step_id]
+    found = [settled for settled in map(record_of, rows) if isinstance(settled, rec.DoubtSettled)]
+    if record not in found:
+        why = _settled_by(found[-1] if found else None)
+        raise Refusal(f"step {record.step_id} of run {run_id!r} is not in doubt any more{why}; nothing was changed")
+    return EXECUTES
+
+
+def _refuse_second_word(engine: Engine, run_id: str, step_id: str, before: int = 0) -> None:
+    """A word on a doubt that is under way to the run's owner, or waits for the next one, is the first; `before` as below."""
+    for letter in engine.store.letters([run_id]):
+        body = json.loads(letter.body) if letter.kind == "settle" else {}
+        if body.get("step") == step_id and (not before or letter.letter_id < before):
+            said = f"{body['by']} said {body['verdict'].replace('_', ' ')}, which the run has yet to read"
+            raise Refusal(f"step {step_id} of run {run_id!r} is settled: {said}; nothing was changed")
 
 
 def ready(engine: Engine, run_id: str) -> str:
@@ -150,16 +178,9 @@ def _open_question(journal: Journal, ask_id: str) -> Question:
 
 def _heard(engine: Engine, run_id: str, ask_id: str, letter_id: int) -> str:
     """Wait until the owner has taken the answer, so that of two that come at once one is told; if it dies, it waits for the next."""
-    for _ in range(LOOKS):
-        head, _ = loaded(engine, run_id)
-        if head.owner == engine.keeper.owner:
-            engine.keeper.take_letters()
-        if letter_id not in [letter.letter_id for letter in engine.store.letters([run_id])]:
-            _refuse_unless_taken(engine, run_id, ask_id, letter_id)
-            return EXECUTES
-        if not _is_owned(engine, head):
-            break
-        engine.clock.sleep(LOOK_S)
+    if _is_taken(engine, run_id, letter_id):
+        _refuse_unless_taken(engine, run_id, ask_id, letter_id)
+        return EXECUTES
     journal = Journal.load(*loaded(engine, run_id))
     question = journal.asks.get(ask_id)
     if question is not None and question.answer is not None:  # the run has ended or let go meanwhile, without a look at this letter
@@ -169,6 +190,20 @@ def _heard(engine: Engine, run_id: str, ask_id: str, letter_id: int) -> str:
     _open_question(journal, ask_id)
     _refuse_second(engine, run_id, ask_id, before=letter_id)
     return "the answer is kept, and the run reads it when it goes on"
+
+
+def _is_taken(engine: Engine, run_id: str, letter_id: int) -> bool:
+    """Wait until the owner has taken a letter; False where it does not, or is gone."""
+    for _ in range(LOOKS):
+        head, _ = loaded(engine, run_id)
+        if head.owner == engine.keeper.owner:
+            engine.keeper.take_letters()
+        if letter_id not in [letter.letter_id for letter in engine.store.letters([run_id])]:
+            return True
+        if not _is_owned(engine, head):
+            return False
+        engine.clock.sleep(LOOK_S)
+    return False
 
 
 def _refuse_unless_taken(engine: Engine, run_id: str, ask_id: str, letter_id: int) -> None:
