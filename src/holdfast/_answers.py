@@ -31,7 +31,7 @@ def wants_of(kind: Any) -> Wants:
         return {"kind": "choice", "choices": list(typing.get_args(kind))}
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return {"kind": "choice", "choices": [member.value for member in kind]}
-    schema = TypeAdapter(kind).json_schema()
+    schema = TypeAdapter(kind).json_schema(by_alias=False)  # values are written by field name, never by alias
     named = {"string": "text", "integer": "integer", "number": "number"}.get(str(schema.get("type")), "json")
     return {"kind": named} if named != "json" else {"kind": "json", "schema": schema}
 
