@@ -116,8 +116,14 @@ def test_an_undo_that_is_no_function_is_refused() -> None:
 
 def test_an_effect_says_what_to_do_in_doubt_even_without_parentheses() -> None:
     bare: Any = hf.effect
-    with pytest.raises(Misuse, match=r"'resend' or hf\.resend\(\), hf\.verify\(probe\)"):
-        bare(lambda: None)
+    for declare in (lambda: bare(lambda: None), bare, lambda: bare(hf.step(lambda: None, name="look"), call_id="x")):
+        with pytest.raises(Misuse, match=r"^in_doubt= is missing, .* 'resend' or hf\.resend\(\), hf\.verify\(probe\)"):
+            declare()
+
+
+def test_a_mistyped_option_of_an_effect_is_named_before_what_is_missing() -> None:
+    with pytest.raises(Misuse, match=r"an effect has no option 'in_dubt'; .* Did you mean in_doubt=\?"):
+        cast("Any", hf.effect)(in_dubt="ask")
 
 
 def test_a_run_id_is_text() -> None:

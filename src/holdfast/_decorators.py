@@ -344,8 +344,13 @@ def effect(
 ) -> KeepsParameters[P]: ...
 @overload
 def effect(*, in_doubt: Unchecked, key: str | Callable[..., str] | None = ..., **options: Unpack[EffectOptions]) -> Keeps: ...
+@overload
 def effect(
-    fn: object = None,
+    fn: Callable[P, R], /, *, in_doubt: Verifying[P, Any] | Resetting[P] | Unchecked = ..., undo: Callable[..., object] | None = ...,
+    key: str | Callable[P, str] | None = ..., **options: Unpack[EffectOptions],
+) -> Callable[P, R]: ...  # fmt: skip
+def effect(
+    fn: Any = None,
     /,
     *,
     in_doubt: Verifying[..., Any] | Resetting[...] | Unchecked | None = None,
@@ -353,12 +358,17 @@ def effect(
     key: str | Callable[..., str] | None = None,
     **options: Unpack[EffectOptions],
 ) -> Any:
-    """Declare an effect: it changes the world, so it says what to do when it is not known whether it happened."""
-    action = _action(in_doubt)
-    if fn is not None:
-        raise Misuse("@hf.effect takes its options in parentheses: @hf.effect(in_doubt=...)")
-    approve = _approve(options.pop("approve", None))
-    return lambda fn: _declared(fn, {**options, "in_doubt": action, "key": key, "approve": approve, "undo": undo})
+    """Declare an effect: it changes the world, so it says what to do when it is not known whether it happened.
+
+    Also as a function, for code that is not yours. On an effect it makes a copy with other options: `hf.effect(send, call_id=call.id)`.
+    """
+    refuse_unknown(options, [*EffectOptions.__annotations__], "an effect", beside=("in_doubt", "key", "undo"))
+    copied = isinstance(fn, Step) and fn.spec.effect and in_doubt is None
+    given: dict[str, Any] = {**options, "in_doubt": None if copied else _action(in_doubt), "key": key, "undo": undo}
+    given["approve"] = _approve(options.get("approve"))
+    if fn is None:
+        return lambda later: _declared(later, given)
+    return _declared(fn, given)
 
 
 @overload
@@ -417,8 +427,9 @@ def _action(in_doubt: object) -> Action:
             return Ask()
         case "fail":
             return Fail()
+    said = "in_doubt= is missing, as in @hf.effect(in_doubt='ask')" if in_doubt is None else f"in_doubt={in_doubt!r}"
     raise Misuse(
-        f"in_doubt={in_doubt!r}: an effect says what to do when it is not known whether it happened: "
+        f"{said}: an effect says what to do when it is not known whether it happened: "
         f"'resend' or hf.resend(), hf.verify(probe), hf.reset(fn), 'ask' or 'fail'"
     )
 
@@ -435,16 +446,13 @@ def _refuse_wrong(name: str, given: Mapping[str, Any]) -> None:
 
 def _declared(fn: Any, options: dict[str, Any]) -> Step:
     """A step with these options; on a decorated function a copy, in which what was not given stays as it was."""
-    if "in_doubt" in options:
-        known = [*(StepOptions.__annotations__ | EffectOptions.__annotations__), "in_doubt", "key", "undo"]
-        refuse_unknown(options, known, "an effect")
-    else:
+    if "in_doubt" not in options:
         refuse_unknown(options, [*StepOptions.__annotations__], "a step")
     given = {name: value for name, value in options.items() if value is not None and value != ()}
     if isinstance(fn, Step):
         given = {**_options_of(fn.spec), **given}
         fn = fn.spec.fn
-    fn = _function(fn, "step")
+    fn = _function(fn, "effect" if "in_doubt" in options else "step")
     name = given.pop("name", None) or getattr(fn, "__name__", None)
     if not name:
         raise Misuse("a callable without a name needs name=")
