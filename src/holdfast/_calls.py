@@ -19,6 +19,7 @@ from .retry import Retry
 if TYPE_CHECKING:
     from ._commands import Came, Life
     from ._doubt import Action, Together
+    from ._replay import History
 
 SHOWN = 200
 """Characters of a value or call that an error message shows."""
@@ -94,6 +95,15 @@ class Call:
     def shown(self) -> str:
         """The call as a person would write it."""
         return shown_call(self.spec.name, encode_arguments(self.bound))
+
+    def keeping_name(self, recorded: History | None) -> str:
+        """What to write if the recorded step was only renamed: it had another name and the same arguments."""
+        if recorded is None or not recorded.name or recorded.name == self.spec.name or recorded.fingerprint != self.fingerprint:
+            return ""
+        if recorded.child or self.spec.wait is not None:
+            return ""
+        declared = "effect" if self.spec.effect else "step"
+        return f"If it was only renamed, keep the old name: @hf.{declared}(name={recorded.name!r})"
 
     def first_us(self) -> int:
         """When the first intent of this effect was recorded."""

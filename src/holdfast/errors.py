@@ -392,9 +392,9 @@ class RunInterrupted(RunError):
 class ReplayMismatch(RunError):
     """The code took another path than the journal holds."""
 
-    def __init__(self, run_id: str, step_id: str, recorded: str, requested: str) -> None:
-        self.run_id, self.step_id, self.recorded, self.requested = run_id, step_id, recorded, requested
-        super().__init__(run_id, step_id, recorded, requested)
+    def __init__(self, run_id: str, step_id: str, recorded: str, requested: str, remedy: str = "") -> None:
+        self.run_id, self.step_id, self.recorded, self.requested, self.remedy = run_id, step_id, recorded, requested, remedy
+        super().__init__(run_id, step_id, recorded, requested, remedy)
 
     def __str__(self) -> str:
         return (
@@ -404,16 +404,14 @@ class ReplayMismatch(RunError):
 
     def _why(self) -> str:
         recorded, requested = self.recorded.partition("(")[0], self.requested.removeprefix("calls ").partition("(")[0]
+        accept = f"or from here with this one: holdfast resume {self.run_id} --accept"
         if recorded == requested:
             return (
                 "The code before this step changed, or it depends on time, chance or the environment: use hf.now(), "
-                "hf.current().random or a step. Go on with code that makes the same call, or from here with this one: "
-                f"holdfast resume {self.run_id} --accept"
+                f"hf.current().random or a step. Go on with code that makes the same call, {accept}"
             )
-        return (
-            "The code before this step changed. Go on with the version that the run was recorded with, or from here with this one: "
-            f"holdfast resume {self.run_id} --accept"
-        )
+        renamed = f"{self.remedy}. " if self.remedy else ""
+        return f"The code before this step changed. {renamed}Go on with the version that the run was recorded with, {accept}"
 
 
 class UndoFailed(RunError):
