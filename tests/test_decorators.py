@@ -252,6 +252,19 @@ def test_async_step_in_a_def_agent_fails_at_the_call() -> None:
         play(MemoryStore(), agent)
 
 
+VERBS = [lambda: hf.ask("ok?"), lambda: hf.sleep(1), lambda: hf.receive("note", str), lambda: hf.send("other", "note")]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_def_agent_that_calls_an_async_verb_is_told_what_to_import(verb: Callable[[], object]) -> None:
+    @hf.agent
+    def agent() -> str:
+        return str(verb())
+
+    with pytest.raises(WrongMode, match=r"'hf\.\w+' cannot be called in agent 'agent'; .* use `import holdfast\.sync as hf`"):
+        play(MemoryStore(), agent)
+
+
 def test_def_agent_with_def_steps_and_effects() -> None:
     calls: list[str] = []
 

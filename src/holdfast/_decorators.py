@@ -93,8 +93,7 @@ class Step(Declared):
         if run.ended is not None or run.cancelling is not None:
             run.check()
         if spec.is_async and run.blocking:
-            remedy = "Make the agent `async def`, or the step `def`"
-            raise WrongMode(spec.name, run.started.agent, remedy)
+            raise self._wrong_mode(run.started.agent)
         call = Call(spec, where, self._reserve(where, args, kwargs), args, kwargs)
         if not spec.is_async:
             return drive_blocking(life(call), run, where)
@@ -103,6 +102,12 @@ class Step(Declared):
         awaiting.__name__ = awaiting.__qualname__ = spec.name  # type: ignore[attr-defined]
         run.unawaited[call.step_id] = (spec.name, awaiting)
         return awaiting
+
+    def _wrong_mode(self, agent: str) -> WrongMode:
+        """Of an async step, or verb, in a `def` agent."""
+        if self.spec.fn.__module__.partition(".")[0] == __package__:
+            return WrongMode(f"hf.{self.spec.name}", agent, "It is a `def` agent: use `import holdfast.sync as hf`")
+        return WrongMode(self.spec.name, agent, "Make the agent `async def`, or the step `def`")
 
     def _reserve(self, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The step id: a number of the scope's own, or the identity that the call brings."""
