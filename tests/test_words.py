@@ -57,6 +57,11 @@ async def buying() -> list[Any]:
 
 
 @hf.agent
+async def telling(run_id: str) -> None:
+    await hf.send(run_id, "note", Receipt(4))
+
+
+@hf.agent
 async def looking() -> int:
     seen = await look()
     await hf.ask("go on?")
@@ -88,6 +93,14 @@ def test_a_step_is_edited_to_a_typed_value() -> None:
             app.edit(run_id, 1, Receipt(5))
         rig.answers({"go on?": True})
         assert rig.result(run_id) == 5
+
+
+def test_an_agent_sends_a_typed_value() -> None:
+    with Rig() as rig:
+        rig.answers({"Plan?": Plan(Title="x"), "Size?": Size.SMALL, "pay": hf.Landed(Receipt(7))})
+        run_id = rig.start(buying)
+        rig.run(telling, run_id)
+        assert rig.result(run_id)[3] == 4
 
 
 def test_a_typed_value_of_another_shape_is_no_answer() -> None:
