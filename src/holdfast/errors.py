@@ -338,15 +338,16 @@ class RunWaiting(RunError):
         super().__init__(run_id, waits, asks)
 
     def __str__(self) -> str:
-        return f"{self._told()}; run it again afterwards"
+        return f"{self.told()}; run it again afterwards"
 
     def while_it_waits(self) -> str:
         """The same for a process that goes on waiting."""
-        return f"{self._told()}; it goes on by itself then"
+        return f"{self.told()}; it goes on by itself then"
 
-    def _told(self) -> str:
+    def told(self) -> str:
         """Where no person is asked, nobody is sent to the inbox."""
-        told = f"run {self.run_id!r} waits: {self.waits}"
+        says_so = self.waits.startswith(("waits for ", "sleeps "))
+        told = f"run {self.run_id!r} {'' if says_so else 'waits: '}{self.waits}"
         return f"{told} `holdfast inbox` shows the commands that answer" if self.asks else told
 
 
