@@ -14,6 +14,7 @@ from .breaker import Circuit
 from .codec.fingerprint import as_called, encode_arguments, identity
 from .codec.signature import Arguments, return_annotation
 from .codec.values import ValueCodec, codec_for
+from .errors import NotKept
 from .retry import Retry
 
 if TYPE_CHECKING:
@@ -73,7 +74,10 @@ class Spec:
         """How results are kept; built once, before the first intent."""
         if self._codec is None:
             annotation = return_annotation(self.fn) if self.returns is None else self.returns
-            self._codec = codec_for(annotation, f"the result of step {self.name!r}")
+            try:
+                self._codec = codec_for(annotation, f"the result of {'effect' if self.effect else 'step'} {self.name!r}")
+            except NotKept as error:
+                raise NotKept(error.what, f"{error.reason}; nothing was executed by this call", error.remedy) from error
         return self._codec
 
 
