@@ -556,3 +556,25 @@ def test_a_copy_of_an_effect_keeps_what_it_was_not_told() -> None:
     assert (copy.spec.raises, copy.spec.in_doubt) == ((ValueError,), original.spec.in_doubt)
     assert (changed.spec.call_id, changed.spec.in_doubt) == (None, Fail())
     assert original.spec.call_id is None
+
+
+class Post:
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    @hf.effect(in_doubt="ask")
+    async def send(self, to: str) -> str:
+        self.sent.append(to)
+        return hf.key()
+
+
+@pytest.mark.parametrize("copying", [hf.effect, hf.step])
+def test_a_method_that_is_an_effect_is_copied_with_its_object(copying: Any) -> None:
+    post = Post()
+
+    @hf.agent
+    async def mailing() -> list[str]:
+        return [await copying(post.send, call_id=call_id)("ann") for call_id in ("c1", "c2")]
+
+    assert len(set(play(MemoryStore(), mailing))) == 2
+    assert post.sent == ["ann", "ann"]

@@ -368,7 +368,8 @@ def effect(
     Also as a function, for code that is not yours. On an effect it makes a copy with other options: `hf.effect(send, call_id=call.id)`.
     """
     refuse_unknown(options, [*EffectOptions.__annotations__], "an effect", beside=("in_doubt", "key", "undo"))
-    copied = isinstance(fn, Step) and fn.spec.effect and in_doubt is None
+    found = getattr(fn, "__func__", fn)
+    copied = isinstance(found, Step) and found.spec.effect and in_doubt is None
     given: dict[str, Any] = {**options, "in_doubt": None if copied else _action(in_doubt), "key": key, "undo": undo}
     given["approve"] = _approve(options.get("approve"))
     if fn is None:
@@ -449,8 +450,10 @@ def _refuse_wrong(name: str, given: Mapping[str, Any]) -> None:
             raise Misuse(f"raises={raises!r} of {name!r} is not an exception class, nor a tuple of them. Write raises=ValueError")
 
 
-def _declared(fn: Any, options: dict[str, Any]) -> Step:
+def _declared(fn: Any, options: dict[str, Any]) -> Any:
     """A step with these options; on a decorated function a copy, in which what was not given stays as it was."""
+    if isinstance(fn, MethodType) and isinstance(fn.__func__, Step) and fn.__func__.spec.effect:
+        return MethodType(_declared(fn.__func__, options), fn.__self__)
     if "in_doubt" not in options:
         refuse_unknown(options, [*StepOptions.__annotations__], "a step")
     given = {name: value for name, value in options.items() if value is not None and value != ()}
