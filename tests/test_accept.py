@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -146,3 +147,44 @@ def test_a_doubt_in_what_would_be_superseded_is_settled_first() -> None:
         hf.run(shop, run_id="r", store=store)
     with hf.Holdfast(store) as app, pytest.raises(Refusal, match="step 2 of run 'r' is in doubt: settle it first"):
         app.accept("r")
+
+
+def test_show_does_not_tell_of_a_mismatch_that_was_accepted() -> None:
+    shop = Shop().blocked()
+    with hf.Holdfast(shop.store) as app:
+        assert "the run is blocked" in app.show("r").last_error
+        app.accept("r")
+        with pytest.raises(hf.RunWaiting):
+            app.run(shop.new, run_id="r", wait=False)
+        assert (app.show("r").status, app.show("r").last_error) == ("waiting", "")
+
+
+RENAMED = "If it was only renamed, keep the old name: @hf."
+
+
+@pytest.mark.parametrize(("declare", "written"), [(hf.step, "step"), (hf.effect(in_doubt="ask"), "effect")])
+def test_a_renamed_step_is_told_how_to_keep_its_name(declare: Any, written: str) -> None:
+    store, calls = MemoryStore(), [("gather", "a")]
+
+    @hf.agent
+    def agent() -> str:
+        name, what = calls[-1]
+        found = hf.step(declare(lambda what: what), name=name)(what)
+        if len(calls) == 1:
+            raise Crash
+        return str(found)
+
+    def run() -> str:
+        return str(hf.run(agent, run_id="r", store=store))
+
+    with pytest.raises(Crash):
+        run()
+    for name, what in (("collect", "a"), ("collect", "b"), ("gather", "b")):
+        calls.append((name, what))
+        with pytest.raises(hf.ReplayMismatch) as told:
+            run()
+        renamed = f"{RENAMED}{written}(name='gather'). Go on with" in str(told.value)
+        assert renamed == ((name, what) == ("collect", "a"))
+        assert str(pickle.loads(pickle.dumps(told.value))) == str(told.value)
+    calls.append(("gather", "a"))
+    assert run() == "a"

@@ -36,6 +36,11 @@ class Address(BaseModel):
         return number
 
 
+class Strict(BaseModel):
+    name: str
+    model_config = {"extra": "forbid"}
+
+
 FITTING: list[tuple[Any, str, Any]] = [
     (bool, "yes", True), (bool, "No", False), (str, "yes", "yes"), (str, "", ""), (int, "7", 7), (float, "0.5", 0.5), (float, "3", 3.0),
     (Literal["red", "blue"], "blue", "blue"), (Literal[1, "two"], "1", 1), (Colour, "red", Colour.RED),
@@ -68,7 +73,9 @@ def test_what_is_typed_becomes_a_value_of_the_type(mode: str, kind: Any, typed: 
 UNFIT: list[tuple[Any, object, str]] = [
     (bool, "maybe", "yes or no"), (bool, 1, "yes or no"), (str, 7, "text"), (int, 1.5, "integer"), (int, True, "integer"),
     (float, "x", "number"), (Literal["red", "blue"], "green", '"red" | "blue"'), (Literal[1], True, "1"), (Colour, "green", '"red"'),
-    (Address, "home", "not an object with street"), (Address, {"number": 1}, "it has no 'street'"),
+    (Address, "home", "not an object with street"), (Address, {"number": 1}, "{\"number\": 1} has no 'street'; Address has"),
+    (Address, {"stret": "a"}, "{\"stret\": \"a\"} has no 'street' and has 'stret', which is not asked for; Address has the fields street"),
+    (Strict, {"name": "a", "nmae": "b"}, "has 'nmae', which is not asked for; Strict has the fields name"),
     (Address, {"street": 3}, "'street' must be of type string"), (Address, {"street": "a", "tags": "b"}, "'tags' must be of type array"),
     (list[int], {}, "not a list"),
 ]  # fmt: skip

@@ -26,8 +26,10 @@ import holdfast as hf
 import holdfast.sync as hfs
 from crashing import Crash, crashing, lines, play, records, status
 from holdfast import _records as rec
+from holdfast._doubt import Fail
 from holdfast.errors import WrongMode
 from holdfast.stores.memory import MemoryStore
+from holdfast.testing import Rig
 
 T = TypeVar("T")
 
@@ -247,6 +249,19 @@ def test_async_step_in_a_def_agent_fails_at_the_call() -> None:
         return "truthy" if think("x") else "falsy"
 
     with pytest.raises(WrongMode, match=r"think.*async def"):
+        play(MemoryStore(), agent)
+
+
+VERBS = [lambda: hf.ask("ok?"), lambda: hf.sleep(1), lambda: hf.receive("note", str), lambda: hf.send("other", "note")]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_def_agent_that_calls_an_async_verb_is_told_what_to_import(verb: Callable[[], object]) -> None:
+    @hf.agent
+    def agent() -> str:
+        return str(verb())
+
+    with pytest.raises(WrongMode, match=r"'hf\.\w+' cannot be called in agent 'agent'; .* use `import holdfast\.sync as hf`"):
         play(MemoryStore(), agent)
 
 
@@ -504,3 +519,62 @@ def test_runs_in_threads_do_not_see_each_other() -> None:
         for thread in threads:
             thread.join()
     assert seen == {f"r{i}": f"r{i}" for i in range(5)}
+
+
+@hf.effect(in_doubt="ask", raises=ValueError)
+async def send_mail(to: str) -> str:
+    return f"sent to {to}"
+
+
+async def plain_mail(to: str) -> str:
+    return f"sent to {to}"
+
+
+COPIES = [lambda: hf.effect(send_mail, call_id="c1"), lambda: hf.effect(plain_mail, in_doubt="ask", call_id="c1")]
+
+
+@pytest.mark.parametrize("copied", COPIES)
+def test_hf_effect_of_a_function_makes_an_effect_with_these_options(copied: Callable[[], Callable[..., Any]]) -> None:
+    @hf.agent
+    async def mailing() -> str:
+        return str(await copied()("ann"))
+
+    rig = Rig()
+    rig.crash(inside=copied().spec.name)  # type: ignore[attr-defined]
+    with pytest.raises(hf.RunWaiting, match=r"at step \S*c1 happen"):
+        rig.run(mailing, run_id="m")
+    with rig.app() as app:
+        assert [(item.kind, "c1" in item.step_id) for item in app.inbox()] == [("doubt", True)]
+    rig.answers({"*": hf.Landed("sent once")})
+    assert rig.result("m") == "sent once"
+
+
+def test_a_copy_of_an_effect_keeps_what_it_was_not_told() -> None:
+    copy: Any = hf.effect(send_mail, call_id="c1")
+    changed: Any = hf.effect(send_mail, in_doubt="fail")
+    original: Any = send_mail
+    assert (copy.spec.raises, copy.spec.in_doubt) == ((ValueError,), original.spec.in_doubt)
+    assert (changed.spec.call_id, changed.spec.in_doubt) == (None, Fail())
+    assert original.spec.call_id is None
+
+
+class Post:
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    @hf.effect(in_doubt="ask")
+    async def send(self, to: str) -> str:
+        self.sent.append(to)
+        return hf.key()
+
+
+@pytest.mark.parametrize("copying", [hf.effect, hf.step])
+def test_a_method_that_is_an_effect_is_copied_with_its_object(copying: Any) -> None:
+    post = Post()
+
+    @hf.agent
+    async def mailing() -> list[str]:
+        return [await copying(post.send, call_id=call_id)("ann") for call_id in ("c1", "c2")]
+
+    assert len(set(play(MemoryStore(), mailing))) == 2
+    assert post.sent == ["ann", "ann"]

@@ -8,6 +8,7 @@ import inspect
 import threading
 import traceback
 import types
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -116,8 +117,14 @@ def test_an_undo_that_is_no_function_is_refused() -> None:
 
 def test_an_effect_says_what_to_do_in_doubt_even_without_parentheses() -> None:
     bare: Any = hf.effect
-    with pytest.raises(Misuse, match=r"'resend' or hf\.resend\(\), hf\.verify\(probe\)"):
-        bare(lambda: None)
+    for declare in (lambda: bare(lambda: None), bare, lambda: bare(hf.step(lambda: None, name="look"), call_id="x")):
+        with pytest.raises(Misuse, match=r"^in_doubt= is missing, .* 'resend' or hf\.resend\(\), hf\.verify\(probe\)"):
+            declare()
+
+
+def test_a_mistyped_option_of_an_effect_is_named_before_what_is_missing() -> None:
+    with pytest.raises(Misuse, match=r"an effect has no option 'in_dubt'; .* Did you mean in_doubt=\?"):
+        cast("Any", hf.effect)(in_dubt="ask")
 
 
 def test_a_run_id_is_text() -> None:
@@ -247,3 +254,48 @@ def test_all_frames_are_kept_on_request(monkeypatch: pytest.MonkeyPatch) -> None
     without_our_frames(caught.value)
     assert isinstance(before, types.TracebackType)
     assert caught.value.__traceback__ is before
+
+
+class Handle:
+    """Has no JSON form."""
+
+
+def test_an_effect_whose_type_cannot_be_kept_says_that_nothing_was_executed() -> None:
+    executed: list[str] = []
+
+    @hf.effect(in_doubt="ask", returns=Handle)
+    def open_account(name: str) -> object:
+        executed.append(name)
+        return Handle()
+
+    @hf.agent
+    def opening() -> None:
+        open_account("ann")
+
+    with pytest.raises(hf.NotKept, match=r"result of effect 'open_account' .* JSON form .*; nothing was executed by this call\. Annotate"):
+        hf.run(opening, store=MemoryStore())
+    assert executed == []
+
+
+def test_a_parameter_without_an_annotation_is_told_which_one() -> None:
+    @hf.agent
+    def paying(n, client=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        return str(n)
+
+    with pytest.raises(hf.NotKept, match=r"argument 'n' cannot be kept: .* Annotate the parameter: `n: Decimal`$"):
+        hf.run(paying, Decimal("1.5"), store=MemoryStore())
+    with pytest.raises(hf.NotKept, match=r"argument 'client' cannot be kept: .*hf\.resource\(Type\)"):
+        hf.run(paying, 1, Handle(), store=MemoryStore())
+
+
+def test_tags_are_texts_wherever_they_are_given() -> None:
+    number: Any = {"team": 1}
+    with hf.Holdfast(MemoryStore()) as app:
+        app.run(idle, 1, run_id="r", tags=number)
+        assert app.show("r").tags == {"team": "1"}
+        assert [run.run_id for tags in (number, {"team": "1"}, {"team": "2"}) for run in app.runs(tags=tags)] == ["r", "r"]
+        listed: Any = ["team"]
+        for call in (lambda: app.run(idle, 1, tags=listed), lambda: app.runs(tags=listed), lambda: app.submit(idle, 1, tags=listed)):
+            with pytest.raises(Misuse, match=r"tags=\['team'\]: they are texts by name, such as \{'team': 'sales'\}; nothing was done"):
+                call()
+        assert [run.run_id for run in app.runs()] == ["r"]

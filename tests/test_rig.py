@@ -467,3 +467,40 @@ def test_a_count_of_what_there_is_not_is_refused(rig: Rig) -> None:
     assert rig.count("price") == 0
     with pytest.raises(hf.Misuse, match="no step, effect, probe or agent is named 'prise'; did you mean 'price'"):
         rig.count("prise")
+
+
+def test_prepared_answers_that_fitted_no_question_are_told(rig: Rig) -> None:
+    @hf.agent
+    async def planning() -> bool:
+        return await hf.ask("Sure?") and await hf.ask("Plan?")
+
+    rig.answers({"Sure?": True, "Plann?": True, re.compile("Plane"): True})
+    with pytest.raises(hf.RunWaiting) as told:
+        rig.run(planning)
+    assert told.value.__notes__ == ["prepared answers that have fitted no question so far: 'Plann?', 'Plane'"]
+    with Rig() as other, pytest.raises(hf.RunWaiting) as told:
+        other.run(planning)
+    assert not hasattr(told.value, "__notes__")
+
+
+def test_what_a_run_waits_for_is_said_once(rig: Rig) -> None:
+    @hf.agent
+    async def noting() -> str:
+        return await hf.receive("note", str)
+
+    @hf.agent
+    async def above() -> str:
+        return await noting()
+
+    @hf.agent
+    async def asking() -> bool:
+        return await hf.ask("Sure?")
+
+    told = {}
+    for agent in (noting, above, asking):
+        with pytest.raises(hf.RunWaiting) as waiting:
+            rig.run(agent, run_id=agent.__name__)
+        told[agent.__name__] = str(waiting.value).partition(";")[0]
+    assert told["noting"] == "run 'noting' waits for message note"
+    assert told["above"] == "run 'above' waits: child run 'above.1' waits for message note"
+    assert told["asking"].startswith("run 'asking' waits: Sure?")

@@ -299,7 +299,7 @@ def test_the_same_edit_again_changes_nothing(app: hf.Holdfast, store: Store) -> 
         (lambda app: app.edit("r", 1, "cheap"), "it is a text, and was an object"),
         (lambda app: app.edit("r", 1, {"cents": "few"}), "cents is a text, and was a number"),
         (lambda app: app.edit("r", 1, {"cents": "few"}, fits=look), "it is not what step 1, 'look', returns"),
-        (lambda app: app.edit("r", 2, {1}), "it must be JSON"),
+        (lambda app: app.edit("r", 2, object()), "it must be JSON, and object is not"),
         (lambda app: app.edit_state("r", {}, at=1), "has no states"),
     ],
 )

@@ -31,7 +31,7 @@ def wants_of(kind: Any) -> Wants:
         return {"kind": "choice", "choices": list(typing.get_args(kind))}
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return {"kind": "choice", "choices": [member.value for member in kind]}
-    schema = TypeAdapter(kind).json_schema()
+    schema = TypeAdapter(kind).json_schema(by_alias=False)  # values are written by field name, never by alias
     named = {"string": "text", "integer": "integer", "number": "number"}.get(str(schema.get("type")), "json")
     return {"kind": named} if named != "json" else {"kind": "json", "schema": schema}
 
@@ -69,11 +69,23 @@ def _misfit_of(schema: dict[str, Any], value: object) -> str:
     if schema.get("type") == "object":
         if not isinstance(value, dict):
             return f"{json.dumps(value)[:SHOWN]} is not an object with {', '.join(schema.get('properties', ()))}"
-        missing = [name for name in schema.get("required", ()) if name not in value]
-        return f"it has no {missing[0]!r}" if missing else _wrong_field(schema.get("properties", {}), value)
+        return _other_fields(schema, value) or _wrong_field(schema.get("properties", {}), value)
     if schema.get("type") == "array" and not isinstance(value, list):
         return f"{json.dumps(value)[:SHOWN]} is not a list"
     return ""
+
+
+def _other_fields(schema: dict[str, Any], value: dict[str, Any]) -> str:
+    """The field that is missing, with those that there are instead; where no others are allowed, these alone."""
+    fields, others = schema.get("properties", {}), schema.get("additionalProperties")
+    unknown = [name for name in value if name not in fields] if not others else []
+    missing = [name for name in schema.get("required", ()) if name not in value]
+    if not missing and not (unknown and others is False):
+        return ""
+    problems = [f"has no {missing[0]!r}"] if missing else []
+    problems += [f"has {', '.join(map(repr, unknown))[:SHOWN]}, which is not asked for"] if unknown else []
+    title = f"{schema['title']} has" if "title" in schema else "there are"
+    return f"{json.dumps(value, ensure_ascii=False)[:SHOWN]} {' and '.join(problems)}; {title} the fields {', '.join(fields)}"
 
 
 def _wrong_field(fields: dict[str, Any], value: dict[str, Any]) -> str:

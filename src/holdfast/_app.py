@@ -215,7 +215,7 @@ class Holdfast(Transferring, Working):
         """The runs that match, the one that changed last first."""
         from . import _inspect
 
-        return _inspect.runs(self.engine, status=status, agent=agent, tags=tags or {}, idle=idle, queue=queue, limit=limit)
+        return _inspect.runs(self.engine, status=status, agent=agent, tags=checked_tags(tags), idle=idle, queue=queue, limit=limit)
 
     def ready(self, *, agent: str | None = None, limit: int = 100) -> list[Summary]:
         """The runs that nobody executes and that can go on now: their time has come, somebody has answered or sent, or they are queued."""
@@ -304,7 +304,7 @@ class Holdfast(Transferring, Working):
         statuses = (status,) if isinstance(status, str) else tuple(status)
         ordered = _pruning.Ordered(
             retention=retention, by=by or _operate.somebody(), reason=reason, dry_run=dry_run, statuses=statuses, agent=agent,
-            tags=tags or {},
+            tags=checked_tags(tags),
         )  # fmt: skip
         return _pruning.prune(self.engine, ordered, compact=compact)
 
@@ -473,7 +473,7 @@ def _child_handle(nest: Children, agent: Any, args: tuple[Any, ...], options: Ru
     run_id = options.get("run_id")
     return ChildHandle(
         nest.begin(
-            agent, args, run_id="" if run_id is None else checked_run_id(run_id), tags=checked_tags(options),
+            agent, args, run_id="" if run_id is None else checked_run_id(run_id), tags=checked_tags(options.get("tags")),
             budget=checked(options.get("budget"), "hf.start"),
         )
     )  # fmt: skip

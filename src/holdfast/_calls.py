@@ -14,11 +14,13 @@ from .breaker import Circuit
 from .codec.fingerprint import as_called, encode_arguments, identity
 from .codec.signature import Arguments, return_annotation
 from .codec.values import ValueCodec, codec_for
+from .errors import NotKept
 from .retry import Retry
 
 if TYPE_CHECKING:
     from ._commands import Came, Life
     from ._doubt import Action, Together
+    from ._replay import History
 
 SHOWN = 200
 """Characters of a value or call that an error message shows."""
@@ -72,7 +74,10 @@ class Spec:
         """How results are kept; built once, before the first intent."""
         if self._codec is None:
             annotation = return_annotation(self.fn) if self.returns is None else self.returns
-            self._codec = codec_for(annotation, f"the result of step {self.name!r}")
+            try:
+                self._codec = codec_for(annotation, f"the result of {'effect' if self.effect else 'step'} {self.name!r}")
+            except NotKept as error:
+                raise NotKept(error.what, f"{error.reason}; nothing was executed by this call", error.remedy) from error
         return self._codec
 
 
@@ -94,6 +99,15 @@ class Call:
     def shown(self) -> str:
         """The call as a person would write it."""
         return shown_call(self.spec.name, encode_arguments(self.bound))
+
+    def keeping_name(self, recorded: History | None) -> str:
+        """What to write if the recorded step was only renamed: it had another name and the same arguments."""
+        if recorded is None or not recorded.name or recorded.name == self.spec.name or recorded.fingerprint != self.fingerprint:
+            return ""
+        if recorded.child or self.spec.wait is not None:
+            return ""
+        declared = "effect" if self.spec.effect else "step"
+        return f"If it was only renamed, keep the old name: @hf.{declared}(name={recorded.name!r})"
 
     def first_us(self) -> int:
         """When the first intent of this effect was recorded."""

@@ -93,8 +93,7 @@ class Step(Declared):
         if run.ended is not None or run.cancelling is not None:
             run.check()
         if spec.is_async and run.blocking:
-            remedy = "Make the agent `async def`, or the step `def`"
-            raise WrongMode(spec.name, run.started.agent, remedy)
+            raise self._wrong_mode(run.started.agent)
         call = Call(spec, where, self._reserve(where, args, kwargs), args, kwargs)
         if not spec.is_async:
             return drive_blocking(life(call), run, where)
@@ -103,6 +102,12 @@ class Step(Declared):
         awaiting.__name__ = awaiting.__qualname__ = spec.name  # type: ignore[attr-defined]
         run.unawaited[call.step_id] = (spec.name, awaiting)
         return awaiting
+
+    def _wrong_mode(self, agent: str) -> WrongMode:
+        """Of an async step, or verb, in a `def` agent."""
+        if self.spec.fn.__module__.partition(".")[0] == __package__:
+            return WrongMode(f"hf.{self.spec.name}", agent, "It is a `def` agent: use `import holdfast.sync as hf`")
+        return WrongMode(self.spec.name, agent, "Make the agent `async def`, or the step `def`")
 
     def _reserve(self, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The step id: a number of the scope's own, or the identity that the call brings."""
@@ -344,8 +349,13 @@ def effect(
 ) -> KeepsParameters[P]: ...
 @overload
 def effect(*, in_doubt: Unchecked, key: str | Callable[..., str] | None = ..., **options: Unpack[EffectOptions]) -> Keeps: ...
+@overload
 def effect(
-    fn: object = None,
+    fn: Callable[P, R], /, *, in_doubt: Verifying[P, Any] | Resetting[P] | Unchecked = ..., undo: Callable[..., object] | None = ...,
+    key: str | Callable[P, str] | None = ..., **options: Unpack[EffectOptions],
+) -> Callable[P, R]: ...  # fmt: skip
+def effect(
+    fn: Any = None,
     /,
     *,
     in_doubt: Verifying[..., Any] | Resetting[...] | Unchecked | None = None,
@@ -353,12 +363,18 @@ def effect(
     key: str | Callable[..., str] | None = None,
     **options: Unpack[EffectOptions],
 ) -> Any:
-    """Declare an effect: it changes the world, so it says what to do when it is not known whether it happened."""
-    action = _action(in_doubt)
-    if fn is not None:
-        raise Misuse("@hf.effect takes its options in parentheses: @hf.effect(in_doubt=...)")
-    approve = _approve(options.pop("approve", None))
-    return lambda fn: _declared(fn, {**options, "in_doubt": action, "key": key, "approve": approve, "undo": undo})
+    """Declare an effect: it changes the world, so it says what to do when it is not known whether it happened.
+
+    Also as a function, for code that is not yours. On an effect it makes a copy with other options: `hf.effect(send, call_id=call.id)`.
+    """
+    refuse_unknown(options, [*EffectOptions.__annotations__], "an effect", beside=("in_doubt", "key", "undo"))
+    found = getattr(fn, "__func__", fn)
+    copied = isinstance(found, Step) and found.spec.effect and in_doubt is None
+    given: dict[str, Any] = {**options, "in_doubt": None if copied else _action(in_doubt), "key": key, "undo": undo}
+    given["approve"] = _approve(options.get("approve"))
+    if fn is None:
+        return lambda later: _declared(later, given)
+    return _declared(fn, given)
 
 
 @overload
@@ -417,8 +433,9 @@ def _action(in_doubt: object) -> Action:
             return Ask()
         case "fail":
             return Fail()
+    said = "in_doubt= is missing, as in @hf.effect(in_doubt='ask')" if in_doubt is None else f"in_doubt={in_doubt!r}"
     raise Misuse(
-        f"in_doubt={in_doubt!r}: an effect says what to do when it is not known whether it happened: "
+        f"{said}: an effect says what to do when it is not known whether it happened: "
         f"'resend' or hf.resend(), hf.verify(probe), hf.reset(fn), 'ask' or 'fail'"
     )
 
@@ -433,18 +450,17 @@ def _refuse_wrong(name: str, given: Mapping[str, Any]) -> None:
             raise Misuse(f"raises={raises!r} of {name!r} is not an exception class, nor a tuple of them. Write raises=ValueError")
 
 
-def _declared(fn: Any, options: dict[str, Any]) -> Step:
+def _declared(fn: Any, options: dict[str, Any]) -> Any:
     """A step with these options; on a decorated function a copy, in which what was not given stays as it was."""
-    if "in_doubt" in options:
-        known = [*(StepOptions.__annotations__ | EffectOptions.__annotations__), "in_doubt", "key", "undo"]
-        refuse_unknown(options, known, "an effect")
-    else:
+    if isinstance(fn, MethodType) and isinstance(fn.__func__, Step) and fn.__func__.spec.effect:
+        return MethodType(_declared(fn.__func__, options), fn.__self__)
+    if "in_doubt" not in options:
         refuse_unknown(options, [*StepOptions.__annotations__], "a step")
     given = {name: value for name, value in options.items() if value is not None and value != ()}
     if isinstance(fn, Step):
         given = {**_options_of(fn.spec), **given}
         fn = fn.spec.fn
-    fn = _function(fn, "step")
+    fn = _function(fn, "effect" if "in_doubt" in options else "step")
     name = given.pop("name", None) or getattr(fn, "__name__", None)
     if not name:
         raise Misuse("a callable without a name needs name=")

@@ -300,7 +300,7 @@ def _waiting(run: Run) -> Life[Exception]:
     told = [_did_it_happen(step_id, history) for step_id, history in doubts]
     told += [question.opened.question for _, question in asks]
     told += [_wait_told(wait) for wait in begun.values()]
-    told += [f"child run {child.run_id!r} waits: {child.told}" for child in parked]
+    told += [f"child {RunWaiting(child.run_id, child.told, False).told()}" for child in parked]
     steps = [*(waiting for waiting, _ in (*doubts, *asks)), *begun, *run.parked]
     closed = [one for ask_id in unwanted for one in closing(run.journal, ask_id)]
     reach("park.before")

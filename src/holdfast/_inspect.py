@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from . import _fitting
@@ -426,7 +426,8 @@ def _last_error(head: Head, rows: Sequence[Row]) -> str:
     if head.status == "done":
         return ""
     kinds = (rec.RunFailed.kind, rec.RunBlocked.kind, rec.StepFailed.kind, rec.AttemptFailed.kind)
-    errors = ((row.step_id, json.loads(row.body)["error"]) for row in reversed(bare(rows)) if row.kind in kinds)
+    since = takewhile(lambda row: row.kind != rec.RunAccepted.kind, reversed(bare(rows)))  # what was accepted is over
+    errors = ((row.step_id, json.loads(row.body)["error"]) for row in since if row.kind in kinds)
     past = head.status == "cancelled"
     return next((message(error) for step_id, error in errors if not (past and (step_id.startswith(UNDO) or _ours(error)))), "")
 

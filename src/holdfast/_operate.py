@@ -27,7 +27,8 @@ from ._replay import Question
 from ._runner import escaped, silent
 from .budget import Budget, shown
 from .codec.failures import told
-from .errors import LeaseLost, Refusal, StoreError, UnknownAgent, Unwinding
+from .codec.words import written
+from .errors import LeaseLost, NotKept, Refusal, StoreError, UnknownAgent, Unwinding
 from .store import Head, Row
 
 MAX_TRIES = 20
@@ -220,12 +221,12 @@ def _refuse_unless_taken(engine: Engine, run_id: str, ask_id: str, letter_id: in
 
 def _read(asked: rec.AskOpened, given: Given) -> dict[str, Any]:
     """An answer as it is stored; one that is not what was asked for is refused."""
-    value = read(asked.wants, str(given.value)) if given.typed else given.value
-    _encoded(value)
+    encoded = _encoded(read(asked.wants, str(given.value)) if given.typed else given.value)
+    value = json.loads(encoded)
     problem = misfit(asked.wants, value)
     if problem:
         raise Refusal(f"{problem}; nothing was changed")
-    return {"yes": bool(value), "value": None} if not asked.wants else {"yes": True, "value": _encoded(value)}
+    return {"yes": bool(value), "value": None} if not asked.wants else {"yes": True, "value": encoded}
 
 
 def _second(run_id: str, ask_id: str, first: rec.AskAnswered) -> Refusal:
@@ -500,9 +501,9 @@ def _refuse_final(head: Head) -> None:
 
 def _encoded(landed: object) -> str:
     try:
-        return json.dumps(landed, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode().decode()
-    except (TypeError, ValueError) as error:
-        raise Refusal(f"it must be JSON ({error}); nothing was changed") from error
+        return written(landed)
+    except NotKept as error:
+        raise Refusal(f"it must be JSON, and {error.what} is not ({error.reason}); nothing was changed. {error.remedy}") from error
 
 
 def _settled_by(settled: rec.DoubtSettled | None) -> str:

@@ -51,10 +51,11 @@ def refuse_while_loading(said: str = "hf.run") -> None:
         raise Misuse(f"{loading.get()} starts a run while it is loaded for its agents; nothing was started: {remedy}")
 
 
-def checked_tags(options: RunOptions) -> dict[str, str]:
-    """The tags, as text."""
-    tags = options.get("tags") or {}
-    return {checked_text(str(name), "tag"): checked_text(str(value), "tag") for name, value in tags.items()}
+def checked_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
+    """The tags, as text: of a run as it is started, and of those that are looked for."""
+    if tags is not None and not isinstance(tags, Mapping):
+        raise Misuse(f"tags={tags!r:.80}: they are texts by name, such as {{'team': 'sales'}}; nothing was done")
+    return {checked_text(str(name), "tag"): checked_text(str(value), "tag") for name, value in (tags or {}).items()}
 
 
 def ordered(
@@ -72,7 +73,7 @@ def ordered(
     refuse_unknown(options, [*RunOptions.__annotations__], said, "Arguments of the agent are given by position", beside)
     run_id, park_after = options.get("run_id"), options.get("park_after")
     order = Order(
-        agent=agent, args=args, wait=wait, tags=checked_tags(options),
+        agent=agent, args=args, wait=wait, tags=checked_tags(options.get("tags")),
         run_id=new_run_id(agent.name) if run_id is None else checked_run_id(run_id), budget=checked(options.get("budget"), said),
         park_after_s=None if park_after is None else seconds(park_after, "park_after"),
     )  # fmt: skip

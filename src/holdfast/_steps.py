@@ -100,7 +100,7 @@ def life(call: Call) -> Life[Any]:
             raise AssertionError("hanging ends with a cancellation")
         case Mismatch():
             recorded = shown_call(decision.recorded, history.args) if history else decision.recorded
-            raise run.stop(ReplayMismatch(run.id, call.step_id, recorded, f"calls {call.shown()}"))
+            raise run.stop(ReplayMismatch(run.id, call.step_id, recorded, f"calls {call.shown()}", call.keeping_name(history)))
 
 
 def _executed(call: Call, attempt: int) -> Life[Any]:

@@ -11,6 +11,7 @@ import inspect
 import json
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -31,6 +32,7 @@ from ._options import AWAY
 from ._replay import QUESTION
 from ._run import A_TIME, LETTER_GRACE_US, MESSAGE, Body, Run, Scope, active, place
 from .codec.values import codec_for
+from .codec.words import written
 from .errors import Misuse, NestedStep, NoRun, NotKept, RunMoved, Undeliverable, WrongMode
 
 T = TypeVar("T")
@@ -126,12 +128,24 @@ def _refuse_wrong_mode(name: str, *, is_async: bool) -> None:
 
 def _refuse_unplain(value: object, what: str) -> None:
     """What others are to read is kept as it is, or refused: JSON that would not come back equal is not plain."""
-    try:
-        plain = json.loads(json.dumps(value, allow_nan=False)) == value
-    except (TypeError, ValueError):
-        plain = False
-    if not plain:
+    if not _is_plain(value):
         raise Misuse(f"{what} must be plain JSON (dicts with text keys, lists, texts, numbers), not {value!r:.80}; nothing was recorded")
+
+
+def _is_plain(value: object) -> bool:
+    try:
+        return bool(json.loads(json.dumps(value, allow_nan=False)) == value)
+    except (TypeError, ValueError):
+        return False
+
+
+def _as_message(value: object) -> object:
+    """What is sent: plain JSON as it is, and a typed value, such as a model, in the form in which it is kept."""
+    if not _is_plain(value) and not isinstance(value, dict | list | tuple | set | frozenset):
+        with suppress(NotKept):
+            return json.loads(written(value))
+    _refuse_unplain(value, "a message")
+    return value
 
 
 def _wants(kind: Any) -> Wants:
@@ -241,7 +255,7 @@ def sent(run_id: str, name: str, value: object, *, is_async: bool) -> Any:
     checked_run_id(run_id)
     if not checked_text(name, "the name of a message"):
         raise Misuse("a message needs a name, the one that the other run receives; nothing was sent")
-    _refuse_unplain(value, "a message")
+    value = _as_message(value)
     if isinstance(where, Body):
         raise NestedStep("send", where.call.spec.name)
     if not isinstance(where, Scope) and not active:

@@ -338,15 +338,16 @@ class RunWaiting(RunError):
         super().__init__(run_id, waits, asks)
 
     def __str__(self) -> str:
-        return f"{self._told()}; run it again afterwards"
+        return f"{self.told()}; run it again afterwards"
 
     def while_it_waits(self) -> str:
         """The same for a process that goes on waiting."""
-        return f"{self._told()}; it goes on by itself then"
+        return f"{self.told()}; it goes on by itself then"
 
-    def _told(self) -> str:
+    def told(self) -> str:
         """Where no person is asked, nobody is sent to the inbox."""
-        told = f"run {self.run_id!r} waits: {self.waits}"
+        says_so = self.waits.startswith(("waits for ", "sleeps "))
+        told = f"run {self.run_id!r} {'' if says_so else 'waits: '}{self.waits}"
         return f"{told} `holdfast inbox` shows the commands that answer" if self.asks else told
 
 
@@ -392,9 +393,9 @@ class RunInterrupted(RunError):
 class ReplayMismatch(RunError):
     """The code took another path than the journal holds."""
 
-    def __init__(self, run_id: str, step_id: str, recorded: str, requested: str) -> None:
-        self.run_id, self.step_id, self.recorded, self.requested = run_id, step_id, recorded, requested
-        super().__init__(run_id, step_id, recorded, requested)
+    def __init__(self, run_id: str, step_id: str, recorded: str, requested: str, remedy: str = "") -> None:
+        self.run_id, self.step_id, self.recorded, self.requested, self.remedy = run_id, step_id, recorded, requested, remedy
+        super().__init__(run_id, step_id, recorded, requested, remedy)
 
     def __str__(self) -> str:
         return (
@@ -404,16 +405,14 @@ class ReplayMismatch(RunError):
 
     def _why(self) -> str:
         recorded, requested = self.recorded.partition("(")[0], self.requested.removeprefix("calls ").partition("(")[0]
+        accept = f"or from here with this one: holdfast resume {self.run_id} --accept"
         if recorded == requested:
             return (
                 "The code before this step changed, or it depends on time, chance or the environment: use hf.now(), "
-                "hf.current().random or a step. Go on with code that makes the same call, or from here with this one: "
-                f"holdfast resume {self.run_id} --accept"
+                f"hf.current().random or a step. Go on with code that makes the same call, {accept}"
             )
-        return (
-            "The code before this step changed. Go on with the version that the run was recorded with, or from here with this one: "
-            f"holdfast resume {self.run_id} --accept"
-        )
+        renamed = f"{self.remedy}. " if self.remedy else ""
+        return f"The code before this step changed. {renamed}Go on with the version that the run was recorded with, {accept}"
 
 
 class UndoFailed(RunError):

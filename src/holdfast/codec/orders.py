@@ -8,12 +8,13 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.codec.values import ValueCodec, codec_for
+from holdfast.codec.values import ValueCodec, annotation_of, codec_for, has_form
 from holdfast.errors import NotKept
 
 REMEDY = (
     "Give what the parameter is annotated with; clients and settings are handed over: Holdfast(store, resources=[...]), hf.resource(Type)"
 )
+NAMED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 class OrderCodec:
@@ -41,11 +42,14 @@ class OrderCodec:
         return bound.args, bound.kwargs
 
     def _kept(self, name: str, value: Any) -> str:
-        collected = self._signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+        parameter = self._signature.parameters[name]
+        collected = parameter.kind is inspect.Parameter.VAR_POSITIONAL
         try:
             return self._by_name()[name].keep(list(value) if collected else value)[0].decode()
         except NotKept as error:
-            raise NotKept(error.what, error.reason, REMEDY) from None
+            missing = parameter.annotation is parameter.empty and parameter.kind in NAMED and has_form(value)
+            remedy = f"Annotate the parameter: `{name}: {annotation_of(value)}`" if missing else REMEDY
+            raise NotKept(error.what, error.reason, remedy) from None
 
     def _by_name(self) -> dict[str, ValueCodec]:
         if self._codecs is None:

@@ -351,17 +351,17 @@ def _remedy(value: object, reason: str, annotation: object) -> str:
         return 'NaN and infinity become null in a model: give it model_config = ConfigDict(ser_json_inf_nan="constants")'
     if type(value) is annotation and type(value) not in _CONTAINERS:
         return "Its type does not read back all that it holds: keep no state beside its fields, or return plain data, such as model_dump()"
-    if not _has_form(value):
+    if not has_form(value):
         return "No annotation helps here: return plain data instead, such as a dict, a dataclass or a pydantic model"
     apart = "; members of a union that look alike in JSON need a Literal field that tells them apart" if _is_union(annotation) else ""
-    return f"Annotate what it is: `-> {_annotation_of(value)}`{apart}"
+    return f"Annotate what it is: `-> {annotation_of(value)}`{apart}"
 
 
-def _has_form(value: object, depth: int = 0) -> bool:
+def has_form(value: object, depth: int = 0) -> bool:
     """Whether there is an annotation under which this value, and all that it holds, can be kept."""
     if isinstance(value, _CONTAINERS) and depth < SHOWN_DEPTH:
         items = [*value, *value.values()] if isinstance(value, dict) else value
-        return all(_has_form(item, depth + 1) for item in islice(items, 100))
+        return all(has_form(item, depth + 1) for item in islice(items, 100))
     with suppress(NotKept):
         return type(value) is not object and _adapter(type(value), "it") is not None
     return False
@@ -374,7 +374,7 @@ def _holds_nan(value: object) -> bool:
     return any(isinstance(item, float) and not math.isfinite(item) for item in fields)
 
 
-def _annotation_of(value: object, depth: int = 0) -> str:
+def annotation_of(value: object, depth: int = 0) -> str:
     """The annotation under which this value would be kept, to be proposed in an error."""
     if value is None:
         return "None"
@@ -384,11 +384,11 @@ def _annotation_of(value: object, depth: int = 0) -> str:
     if isinstance(value, dict):
         return f"dict[{_united(value, depth)}, {_united(value.values(), depth)}]"
     if isinstance(value, tuple) and 0 < len(value) <= SHOWN_DEPTH:
-        return f"tuple[{', '.join(_annotation_of(item, depth + 1) for item in value)}]"
+        return f"tuple[{', '.join(annotation_of(item, depth + 1) for item in value)}]"
     assert isinstance(value, Iterable)
     return f"{kind.__name__}[{_united(value, depth)}{', ...' if kind is tuple else ''}]"
 
 
 def _united(items: Iterable[object], depth: int) -> str:
-    kinds = sorted({_annotation_of(item, depth + 1) for item in islice(items, 100)})
+    kinds = sorted({annotation_of(item, depth + 1) for item in islice(items, 100)})
     return " | ".join(kinds[:SHOWN_DEPTH]) or "Any"

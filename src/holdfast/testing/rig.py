@@ -87,6 +87,7 @@ class Rig:
         self._clock = RigClock() if start is None else RigClock(round(start.timestamp() * 1e6))
         self._log = Log(self._clock)
         self._prepared: list[Prepared] = []
+        self._used: list[Prepared] = []
         self._runs: dict[str, Played] = {}
 
     def __enter__(self) -> Self:
@@ -238,8 +239,9 @@ class Rig:
             life = life_on(self.store, self._log)
             try:
                 return self._live(life, played)
-            except RunWaiting:
+            except RunWaiting as waiting:
                 if not self._answered() and not self._woken(played.run_id, until_us):
+                    self._tell_unused(waiting)
                     raise
             except StoreFailed:
                 if life.died is None:
@@ -259,7 +261,14 @@ class Rig:
             pairs = [(item, prepared) for item in app.inbox() if (prepared := self._for(item)) is not None]
             for item, prepared in pairs:
                 _give(app, item, prepared)
+        self._used += [prepared for _, prepared in pairs]
         return bool(pairs)
+
+    def _tell_unused(self, waiting: RunWaiting) -> None:
+        """A prepared answer that has fitted nothing so far was perhaps mistyped."""
+        unused = [str(getattr(one.asked, "pattern", one.asked)) for one in self._prepared if not any(one is used for used in self._used)]
+        if unused:
+            waiting.add_note(f"prepared answers that have fitted no question so far: {', '.join(map(repr, unused))}")
 
     def _for(self, item: Item) -> Prepared | None:
         return next((prepared for prepared in self._prepared if prepared.fits(item)), None)

@@ -134,6 +134,7 @@ async def use(bank: Bank) -> None:
     assert_type(await charge_probed_by_def(order="o-1", cents=5), Receipt)
     assert_type(charge_now("o-1", 5), Receipt)
     assert_type(await draft("o-1", cents=5), Receipt)
+    assert_type(await hf.effect(charge, call_id="call_0")("o-1", 5), Receipt)
     assert_type(label("a"), int)
     assert_type(push("a"), int)
     assert_type(ship("a"), int)
