@@ -34,7 +34,7 @@ from ._working import Working
 from .budget import Budget, checked
 from .errors import Misuse
 from .limits import Limit
-from .store import Store
+from .store import Store, is_store
 from .stores.opening import open_store
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Holdfast(Transferring, Working):
         clock, lease_s = clock or SystemClock(), seconds(lease, "lease")
         if not lease_s:
             raise Misuse('lease=0: each process would count as gone at once, its runs as free; nothing was opened. Such as lease="15s"')
-        opened = store if isinstance(store, Store) else open_store(default_store() if store is None else store)
+        opened = store if is_store(store) else open_store(default_store() if store is None else store)
         self._opened, opened = opened, packed(opened, clock)
         bell = Bell(opened)
         self.engine = Engine(

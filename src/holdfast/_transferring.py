@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .errors import Misuse
-from .store import Store
+from .store import Store, is_store
 
 if TYPE_CHECKING:
     from ._copying import Copying
@@ -85,7 +85,7 @@ class Transferring:
                 return _copying.read_back(target.engine, Path(what), ordered, self.watch)
         if to is None:
             raise Misuse("copy needs to=, another store or a file that ends in .holdfast; nothing was copied")
-        if not isinstance(to, Store) and _copying.is_archive(to):
+        if not is_store(to) and _copying.is_archive(to):
             return _copying.write_out(self.engine, str(what), Path(str(to)), ordered, self.watch)
         with self.beside(to, make=not dry_run) as target:
             return _copying.copy(self.engine, target.engine, str(what), ordered, self.watch)
@@ -101,11 +101,11 @@ class Transferring:
         from .stores.planning import open_planned
 
         opening: Any = type(self)
-        other = opening(place if make or isinstance(place, Store) else open_planned(place))
+        other = opening(place if make or is_store(place) else open_planned(place))
         try:
             yield other
         finally:
-            if not isinstance(place, Store):
+            if not is_store(place):
                 other.close()
 
 

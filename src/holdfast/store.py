@@ -19,9 +19,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Protocol, runtime_checkable
 
 from ._clock import Clock
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 FORMAT = 1
 """Version of the stored format. A store written by a newer version is refused, an older one is migrated."""
@@ -575,3 +578,8 @@ class Examined(Protocol):
 
     def examine(self, clock: Clock) -> list[Finding]:
         """Look at versions, permissions, settings, speed and room. No run is touched, and nothing stays of what is written to measure."""
+
+
+def is_store(given: object) -> TypeIs[Store]:
+    """Whether this is an opened store. The object is asked, not its class, as Python's own look at a protocol does: it may pass all on."""
+    return all(hasattr(given, name) for name in (*Store.__annotations__, *vars(Store)) if not name.startswith("_"))

@@ -19,7 +19,7 @@ from holdfast._ids import checked_run_id
 from holdfast._inspect import Item, walk
 from holdfast._run import LETTER_GRACE_US
 from holdfast.errors import Misuse, StoreFailed
-from holdfast.store import Head, Store
+from holdfast.store import Head, Store, is_store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.opening import open_store
 from holdfast.testing.lives import Crashed, Execution, Life, Log, Point, RigClock, life_on
@@ -81,8 +81,8 @@ class Rig:
     def __init__(
         self, store: Store | str | Path | None = None, *, resources: Sequence[object] = (), start: datetime | None = None
     ) -> None:
-        self._owned = not isinstance(store, Store)
-        self.store = store if isinstance(store, Store) else MemoryStore() if store is None else open_store(store)
+        self._owned = not is_store(store)
+        self.store = store if is_store(store) else MemoryStore() if store is None else open_store(store)
         self.resources = resources
         self._clock = RigClock() if start is None else RigClock(round(start.timestamp() * 1e6))
         self._log = Log(self._clock)
