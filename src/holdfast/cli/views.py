@@ -13,6 +13,7 @@ from holdfast._drift import Comparison
 from holdfast._inspect import CheckpointView, Item, RunView, Summary
 from holdfast._repair import Mending
 from holdfast._turns import QUEUE
+from holdfast._waits import AFTERWARDS
 from holdfast.budget import shown as amount
 from holdfast.cli.page import Block, Cell, Column, Commands, Facts, Line, Page, Table
 from holdfast.cli.wording import ago, as_json, count, duration, local, moment, shortened
@@ -130,6 +131,7 @@ def _run_facts(run: RunView, now_us: int) -> list[Fact]:
         facts.append(("step", _step_fact(run.current, now_us)))
         facts += [("key", run.current.key)] if run.current.key else []
     facts += [("details", as_json(each)) for each in run.details]
+    facts += _until(run.until_us, now_us)
     facts += [("done", count(run.steps_done, "step")), ("taken up", f"{count(run.attempt, 'time')} by a process")]
     facts += [(_state_label(name), shortened(value, STATE_LIMIT)) for name, value in run.state.items()]
     facts += [("milestone", run.milestone)] if run.milestone else []
@@ -273,7 +275,11 @@ def _item_facts(item: Item, now_us: int) -> list[Fact]:
     facts += [("for", ", ".join(item.who))] if item.who else []
     facts += [("tags", _tags(item.tags))] if item.tags else []
     facts += [("parent", item.parent)] if item.parent else []
-    return [*facts, ("since", moment(item.since_us, now_us))]
+    return [*facts, ("since", moment(item.since_us, now_us)), *_until(item.until_us, now_us)]
+
+
+def _until(until_us: int | None, now_us: int) -> list[Fact]:
+    return [] if until_us is None else [("until", f"{moment(until_us, now_us)}, {AFTERWARDS}")]
 
 
 def _tags(tags: Mapping[str, str]) -> str:
