@@ -10,13 +10,15 @@ from typing import TypeAlias
 from holdfast._checking import Verdict
 from holdfast._checkpoints import Checkpoint
 from holdfast._drift import Comparison
+from holdfast._duration import in_words as duration
 from holdfast._inspect import CheckpointView, Item, RunView, Summary
 from holdfast._repair import Mending
 from holdfast._turns import QUEUE
 from holdfast._waits import AFTERWARDS
 from holdfast.budget import shown as amount
 from holdfast.cli.page import Block, Cell, Column, Commands, Facts, Line, Page, Table
-from holdfast.cli.wording import ago, as_json, count, duration, local, moment, shortened
+from holdfast.cli.wording import ago, as_json, count, local, moment, shortened
+from holdfast.stores._sqlite_file import KEEP_A_COPY
 
 Fact: TypeAlias = tuple[str, str | tuple[str, ...]]
 
@@ -44,6 +46,8 @@ HISTORY_INDENT = 10
 """Below the step, beside the time."""
 DRIFT = (Column("thing"), Column("what"), Column("was", below=True), Column("is", below=True))
 KNOWN = (Column("step"), Column("call", least=24), Column("state"), Column("result", below=True))
+
+BEFORE_ALL_ELSE = "Keep a copy of all files of the store before anything else; docs/damage.md says what can be saved. Or restore a backup"
 
 NOTE_LIMIT = 150
 """Characters of a note that the list of runs shows; `show` shows all of it."""
@@ -290,15 +294,22 @@ def check_page(verdicts: Sequence[Verdict], problems: Sequence[str], setting: Se
     """What a check found: damage first, and nothing else where there is none."""
     bad = [verdict for verdict in verdicts if verdict.what]
     lost = [problem for verdict in verdicts for problem in verdict.artifacts]
-    page: Page = [Line(f"the store: {problem}", "red") for problem in problems]
+    page: Page = [Line(f"the store: {_fact(problem)}", "red") for problem in problems]
     for verdict in bad:
-        page += [Line(f"run {verdict.run_id} is damaged at record {verdict.seq}: {verdict.what}", "red"), Line(f"  {_still_good(verdict)}")]
+        found = f"run {verdict.run_id} is damaged at record {verdict.seq}: {_fact(verdict.what)}"
+        page += [Line(found, "red"), Line(f"  {_still_good(verdict)}")]
         page += [Commands([setting.command(f"holdfast check {verdict.run_id} --repair --dry-run")])] if verdict.records else []
     page += [Line(problem, "red") for problem in lost]
     records = sum(verdict.records for verdict in verdicts)
     found = count(len(bad), "damaged run") if bad or problems else "no damage" if not lost else count(len(lost), "damaged artifact")
     page.append(Line(f"{count(len(verdicts), 'run')} checked, {count(records, 'good record')}, {found}", "bold"))
-    return page
+    advised = any(KEEP_A_COPY in problem for problem in (*problems, *(verdict.what for verdict in bad)))
+    return [*page, Line(BEFORE_ALL_ELSE)] if advised else page
+
+
+def _fact(problem: str) -> str:
+    """What is wrong, without the advice to look, which has been followed."""
+    return problem.replace(f". {KEEP_A_COPY}", "")
 
 
 def _still_good(verdict: Verdict) -> str:

@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from holdfast._duration import in_words as duration
+from holdfast._duration import in_words
 
 SPACES = frozenset("\u00a0\u202f\u3000\u200d")
 """Not printable by Python's reckoning, but harmless and common in text: spaces, and the joiner inside emoji."""
@@ -30,8 +30,8 @@ def ago(at_us: int, now_us: int) -> str:
     """How long ago, in the words of a person who looks at a clock."""
     seconds = (now_us - at_us) / SECOND_US
     if seconds < 0:
-        return f"in {duration(-seconds)}"
-    return "just now" if seconds < 1 else f"{duration(int(seconds))} ago" if seconds >= 10 else f"{int(seconds)} s ago"  # noqa: PLR2004
+        return f"in {in_words(-seconds)}"
+    return "just now" if seconds < 1 else f"{in_words(int(seconds))} ago" if seconds >= 10 else f"{int(seconds)} s ago"  # noqa: PLR2004
 
 
 def local(at_us: int) -> str:
