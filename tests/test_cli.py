@@ -202,7 +202,8 @@ def test_machine_output_is_one_document_with_times_as_numbers_and_text(stage: St
     found = stage.document(*words)
     dated = [each for each in _objects(found) if any(name.endswith("_us") for name in each)]
     for each in dated:
-        for name in [name for name in each if name.endswith("_us")]:
+        assert all(each[name.removesuffix("_us")] is None for name in each if name.endswith("_us") and each[name] is None)
+        for name in [name for name in each if name.endswith("_us") and each[name] is not None]:
             moment = datetime.fromisoformat(each[name.removesuffix("_us")])
             assert round(moment.timestamp() * 1e6) == each[name]
     assert found["store"] == f"sqlite:///{stage.store}"
