@@ -304,7 +304,7 @@ def test_help_shows_the_exit_codes_and_every_command_an_example(capsys: pytest.C
     names = [line.split()[0] for line in text.partition("Commands:")[2].partition("Exit codes:")[0].strip().splitlines() if line.strip()]
     assert names == [
         "runs", "show", "history", "tail", "diff", "resume", "cancel", "answer", "send", "inbox", "resolve", "check", "pause", "fork",
-        "edit", "artifact", "prune", "copy", "move", "migrate", "doctor", "worker", "workers", "schedules", "demo",
+        "edit", "artifact", "prune", "copy", "move", "migrate", "doctor", "worker", "workers", "queues", "schedules", "demo",
     ]  # fmt: skip
     for name in names:
         assert main([name, "--help"]) == 0

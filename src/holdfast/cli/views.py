@@ -37,7 +37,10 @@ STATE_STYLES = {
 BESIDE_STEPS = frozenset({"asked", "answered", "watched", "drifted"})
 """States of lines that speak of a question or a thing, which is named in the note where it is no step."""
 
-RUNS = (Column("run"), Column("agent", least=8), Column("status"), Column("changed"), Column("note", below=True))
+RUNS = (
+    Column("run"), Column("agent", least=8), Column("status"), Column("queue"), Column("priority", right=True), Column("key"),
+    Column("changed"), Column("note", below=True),
+)  # fmt: skip
 HISTORY = (
     Column("time"), Column("step"), Column("state"), Column("try", right=True), Column("took", right=True),
     Column("call", least=20), Column("key", below=True), Column("note", below=True),
@@ -71,7 +74,11 @@ def runs_page(runs: Sequence[Summary], *, limit: int, setting: Setting) -> Page:
     """The runs, one line each."""
     if not runs:
         return [Line("no run matches")]
-    page: Page = [Table(RUNS, [_run_row(run, setting) for run in runs])]
+    rows = [_run_row(run, setting) for run in runs]
+    told = {"queue": any(run.queue != QUEUE for run in runs), "priority": any(run.priority for run in runs)}
+    told |= {"key": any(run.key for run in runs)}
+    kept = [index for index, column in enumerate(RUNS) if told.get(column.name, True)]
+    page: Page = [Table([RUNS[index] for index in kept], [[row[index] for index in kept] for row in rows])]
     if len(runs) == limit:
         page += [GAP, Line(f"the first {limit}; more with --limit", "dim")]
     return page
@@ -82,7 +89,9 @@ def _run_row(run: Summary, setting: Setting) -> list[Cell]:
     style = STATUS_STYLES.get(status, "")
     note = run.note if status != "stopped" else "its process is dead; resume it to go on"
     note = note if len(note) <= NOTE_LIMIT else f"{note[: NOTE_LIMIT - 3]}..."
-    return [Cell(run.run_id), Cell(run.agent), Cell(status, style), Cell(ago(run.updated_us, setting.now_us), "dim"), Cell(note)]
+    changed = Cell(ago(run.updated_us, setting.now_us), "dim")
+    line = [Cell(run.queue), Cell(str(run.priority or "")), Cell(run.key)]
+    return [Cell(run.run_id), Cell(run.agent), Cell(status, style), *line, changed, Cell(note)]
 
 
 def run_page(run: RunView, setting: Setting, why: Sequence[Block] = ()) -> Page:

@@ -26,7 +26,7 @@ from holdfast._worker import Drained, Worker
 from holdfast._working import WORKERS_ROOM
 from holdfast.cli.app_file import AnyAgent, agents_in, declared_in, hidden_in, loaded, resources_in
 from holdfast.cli.exits import Exit
-from holdfast.cli.fleet import fleet_page
+from holdfast.cli.fleet import fleet_page, queues_page
 from holdfast.cli.health import Health, Pulse
 from holdfast.cli.location import is_new, meant, opened
 from holdfast.cli.options import JsonOption, StoreOption, examples, read_duration
@@ -44,6 +44,7 @@ EXAMPLES = examples(
     "holdfast worker app.py --watch"
 )  # fmt: skip
 WORKERS = examples("holdfast workers", "holdfast workers --json")
+QUEUES = examples("holdfast queues", "holdfast queues --json")
 
 UNTOUCHED = "no run was touched"
 NO_AGENT = "Define one there with @hf.agent, or import it there"
@@ -276,4 +277,13 @@ def workers(*, store: StoreOption = None, as_json: JsonOption = False) -> Exit:
         held, setting = holdfast.held(), screen.setting()
         page = [*fleet_page(found, setting, unserved, held), *held_lines(held, setting)]
         screen.say(page, store=holdfast.store.url, workers=found, unserved=unserved, held=held)
+    return Exit.FINE
+
+
+def queues(*, store: StoreOption = None, as_json: JsonOption = False) -> Exit:
+    """The queues: runs in line, executing and paused, and who serves them."""
+    screen = Screen(store, as_json)
+    with opened(store) as holdfast:
+        found, held, setting = holdfast.queues(), holdfast.held(), screen.setting()
+        screen.say([*queues_page(found, setting), *held_lines(held, setting)], store=holdfast.store.url, queues=found, held=held)
     return Exit.FINE
