@@ -163,7 +163,7 @@ def test_a_file_that_is_large_is_left_to_the_check(store: SqliteStore, monkeypat
 
 
 def test_it_is_told_that_records_are_looked_at_elsewhere() -> None:
-    assert "holdfast check --all" in found(MemoryStore(), "records").meaning
+    assert "holdfast check --all" in found(MemoryStore(), "what records hold").meaning
 
 
 def test_the_check_of_a_damaged_file_gives_its_advice_once(stage: Stage) -> None:

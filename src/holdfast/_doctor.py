@@ -22,7 +22,7 @@ FUTURE_S = 2.0
 WAITED_S = 3600.0
 """After so long a letter that nobody took is worth a look: whoever runs the agent may be gone."""
 
-RECORDS = Finding(topic="runs", what="records", value="not looked at here", meaning="holdfast check --all reads every one")
+RECORDS = Finding(topic="runs", what="what records hold", value="not looked at here", meaning="holdfast check --all reads every one")
 
 
 def diagnosed(store: Store, clock: Clock) -> list[Finding]:
