@@ -202,7 +202,8 @@ def test_machine_output_is_one_document_with_times_as_numbers_and_text(stage: St
     found = stage.document(*words)
     dated = [each for each in _objects(found) if any(name.endswith("_us") for name in each)]
     for each in dated:
-        for name in [name for name in each if name.endswith("_us")]:
+        assert all(each[name.removesuffix("_us")] is None for name in each if name.endswith("_us") and each[name] is None)
+        for name in [name for name in each if name.endswith("_us") and each[name] is not None]:
             moment = datetime.fromisoformat(each[name.removesuffix("_us")])
             assert round(moment.timestamp() * 1e6) == each[name]
     assert found["store"] == f"sqlite:///{stage.store}"
@@ -303,7 +304,7 @@ def test_help_shows_the_exit_codes_and_every_command_an_example(capsys: pytest.C
     names = [line.split()[0] for line in text.partition("Commands:")[2].partition("Exit codes:")[0].strip().splitlines() if line.strip()]
     assert names == [
         "runs", "show", "history", "tail", "diff", "resume", "cancel", "answer", "send", "inbox", "resolve", "check", "pause", "fork",
-        "edit", "artifact", "prune", "copy", "move", "migrate", "doctor", "worker", "workers", "schedules", "demo",
+        "edit", "artifact", "prune", "copy", "move", "migrate", "doctor", "worker", "workers", "queues", "schedules", "demo",
     ]  # fmt: skip
     for name in names:
         assert main([name, "--help"]) == 0

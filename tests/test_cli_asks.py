@@ -10,6 +10,7 @@ import pytest
 
 import holdfast.sync as hf
 from cli_stage import Stage
+from holdfast.cli.wording import local
 from test_cli_terminal import STYLE, on_a_terminal
 
 WIRE = """
@@ -218,6 +219,34 @@ def test_what_is_shown_with_a_question_is_shown_wherever_it_is(shy: Stage) -> No
     for words in (("inbox",), ("show", "asks"), ("show", "asks", "--at", "1")):
         assert "Kelp is up" in shy.told(*words)
     assert shy.told("show", "asks", "--at", "1").startswith("step 1: asked")
+
+
+@pytest.mark.parametrize("topic", ["ask", "approval"])
+def test_a_question_says_until_when_it_can_be_answered(tmp_path: Path, capsys: pytest.CaptureFixture[str], topic: str) -> None:
+    @hf.effect(in_doubt="ask", approve="24h")
+    def wire() -> str:
+        return "wired"
+
+    @hf.agent
+    def hurried() -> str:
+        return hf.ask("Which?", str, timeout="24h", default="blue") if topic == "ask" else wire()
+
+    stage = Stage(tmp_path, capsys)
+    with hf.Holdfast(stage.store) as app, pytest.raises(hf.RunWaiting):
+        app.run(hurried, run_id="r", wait=False)
+    [item], found = stage.document("inbox")["items"], stage.document("show", "r")["run"]
+    assert abs(item["until_us"] - item["since_us"] - 86_400_000_000) < 60_000_000
+    assert (found["until_us"], found["until"]) == (item["until_us"], item["until"])
+    for words in (("inbox",), ("show", "r")):
+        [line] = [line.split() for line in stage.told(*words).splitlines() if line.strip().startswith("until")]
+        assert " ".join(line) == f"until {local(item['until_us'])} (in 23 h), then it goes on without an answer"
+    assert f"until {item['until'][:10]}" in stage.told("history", "r")
+
+
+def test_a_question_without_an_end_says_none(shy: Stage) -> None:
+    [item] = shy.document("inbox")["items"]
+    assert (item["until_us"], item["until"], shy.document("show", "asks")["run"]["until_us"]) == (None, None, None)
+    assert not any(line.strip().startswith("until") for line in shy.told("inbox").splitlines())
 
 
 def test_every_command_of_a_question_can_be_pasted(shy: Stage) -> None:

@@ -15,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from cli_stage import Stage, staged
+from holdfast._duration import in_words as duration
 from holdfast.cli.page import Cell, Column, Commands, Facts, Line, Page, Table, plain
 from holdfast.cli.screen import wrapped
 from holdfast.cli.terminal import beside, widths
 from holdfast.cli.views import Setting
-from holdfast.cli.wording import ago, duration, iso
+from holdfast.cli.wording import ago, iso
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 BAR = re.compile(r"\x1b\[(?:\?25[hl]|[0-9]*[AK])|\r")

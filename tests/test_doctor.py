@@ -134,6 +134,45 @@ def test_versions_and_settings_are_those_of_the_store(store: SqliteStore) -> Non
     assert found(store, "psycopg").value == psycopg.__version__
 
 
+def with_a_torn_page(stage: Stage) -> None:
+    """Zero the beginning of the page that holds a record of the run `done`."""
+    with closing(apsw.Connection(str(stage.store))) as connection:
+        connection.execute("PRAGMA wal_checkpoint(truncate)")
+        size = int(connection.execute("PRAGMA page_size").get)
+        digest = bytes(connection.execute("SELECT digest FROM journal WHERE run_id = 'done' AND seq = 1").get)
+    data = bytearray(stage.store.read_bytes())
+    start = data.index(digest) // size * size
+    data[start : start + 200] = bytes(200)
+    stage.store.write_bytes(data)
+
+
+def test_a_page_that_is_damaged_is_told_with_the_remedy(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    [before] = [one for one in json.loads(ask(capsys, str(stage.store), "--json").out)["findings"] if one["what"] == "pages of the file"]
+    with_a_torn_page(stage)
+    asked = ask(capsys, str(stage.store), "--json")
+    [after] = [one for one in json.loads(asked.out)["findings"] if one["what"] == "pages of the file"]
+    assert (before["value"], before["grade"], after["value"], after["grade"]) == ("whole", "ok", "damaged", "bad")
+    assert (asked.code, "holdfast check --all" in after["advice"]) == (1, True)
+    assert "\n" not in after["meaning"]
+
+
+def test_a_file_that_is_large_is_left_to_the_check(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sqlite_examined, "MOST_READ_BYTES", 0)
+    pages = found(store, "pages of the file")
+    assert (pages.value, pages.grade, "holdfast check --all" in pages.meaning) == ("not looked at", "ok", True)
+
+
+def test_it_is_told_that_records_are_looked_at_elsewhere() -> None:
+    assert "holdfast check --all" in found(MemoryStore(), "what records hold").meaning
+
+
+def test_the_check_of_a_damaged_file_gives_its_advice_once(stage: Stage) -> None:
+    with_a_torn_page(stage)
+    code, out, _ = stage.give("check", "--all")
+    assert (code, out.count("Keep a copy"), out.count("holdfast check --all")) == (4, 1, 0)
+    assert "the store: the database is damaged (" in out
+
+
 def test_the_speed_is_that_of_real_commits(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log grows with each of them; were they nothing, the number would mean nothing."""
     log = store.path.with_name("runs.db-wal")

@@ -26,14 +26,14 @@ import holdfast.sync as hfs
 
 @hf.agent
 async def waiting() -> str:
-    colour = await hf.ask("colour?", str, details={"shop": 7})
+    colour = await hf.ask("colour?", str, details={"shop": 7}, timeout="24h")
     if sys.argv[4:]:
         return await hf.ask("for whom?", str, who=sys.argv[4])
     return f"{colour} {await hf.ask('sure?')}"
 
 @hf.agent(name="waiting")
 def blocking() -> str:
-    colour = hfs.ask("colour?", str, details={"shop": 7})
+    colour = hfs.ask("colour?", str, details={"shop": 7}, timeout="24h")
     return f"{colour} {hfs.ask('sure?')}"
 
 @hf.agent
@@ -85,6 +85,7 @@ def person(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Person]:
 def test_the_questions_are_shown_and_answered_one_after_the_other(person: Person) -> None:
     person.sees("run r asks: colour?")
     person.sees('{"shop": 7}')
+    person.sees("(in 23 h), then it goes on without an answer")
     person.sees("text > ")
     person.types("dark red\n")
     person.sees("asks: sure?")

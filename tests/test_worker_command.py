@@ -76,7 +76,9 @@ def test_a_worker_that_is_told_to_stop_lets_the_effect_end_hands_the_run_over_an
         process.terminate()
         until(lambda: [one.stopping for one in app.workers()] == [True])
         ledger.held.set()
-        assert ended(process)[0] == 0
+        code, errors = ended(process)
+    assert (code, "a new store was made" in errors) == (0, False)
+    assert errors.splitlines()[-1].endswith("INFO stopped: every run was let go of, no step was broken off")
     assert app.show("run").status == "queued"
     assert [one["name"] for one in ledger.booked] == ["pay"]
     assert app.workers() == []
@@ -97,9 +99,21 @@ def test_what_outlasts_the_grace_time_is_broken_off_told_and_ends_it_with_3(
     assert code == 3
     assert "run async: step 1 (pay) was broken off" in errors
     assert "run blocking: step 1 (block) was broken off" in errors
+    assert "INFO stopped: 2 runs broken off in a step, for others to take over: " in errors.splitlines()[-1]
     assert ledger.booked == []
     with worker(tmp_path, desk):
         until(lambda: {item.run_id for item in app.inbox()} == {"async", "blocking"})
+
+
+def test_a_worker_warns_of_a_store_that_it_made(desk: Server, tmp_path: Path) -> None:
+    for made in (True, False):
+        with worker(tmp_path, desk) as process:
+            assert process.stderr is not None
+            first = process.stderr.readline()
+            assert (f"WARNING a new store was made, sqlite:///{tmp_path / 'runs.db'}" in first) == made
+            assert ("INFO working on" in first) != made
+            process.terminate()
+            assert ended(process)[0] == 0
 
 
 def test_a_second_signal_ends_it_at_once(app: Holdfast, ledger: Ledger, desk: Server, tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def check_run(engine: Engine, run_id: str) -> Verdict:
         what, seq = damage.what, damage.seq
         good = good or _good_before(engine, run_id, seq)
     except StoreError as error:
-        what, seq = str(error), len(good) + 1
+        what, seq = error.reason, len(good) + 1
     last = f"{good[-1].kind} {good[-1].step_id}".strip() if good else ""
     return Verdict(
         run_id=run_id, good=not what and not artifacts, records=len(good), seq=seq, what=what, last_good=last,

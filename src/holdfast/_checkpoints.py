@@ -231,7 +231,7 @@ def _said(record: rec.Record) -> str:
         case rec.DoubtSettled():
             return f"{record.by}: {record.verdict.replace('_', ' ')}{_why(record.reason)}{_again(record.delay_ms)}"
         case rec.AskOpened():
-            return record.question
+            return f"{record.question}{_until(record.until_us)}"
         case rec.AskAnswered(timed_out=True):
             return f"no: {record.reason}"
         case rec.AskAnswered():
@@ -251,8 +251,7 @@ def _found_out(record: rec.Record) -> str:
     """What became of something that the run relies on or waits for."""
     match record:
         case rec.WaitBegun():
-            until = f" until {to_datetime(record.until_us):%Y-%m-%d %H:%M:%S} UTC" if record.until_us else ""
-            return f"for {record.what.replace(':', ' ', 1)}{until}"
+            return f"for {record.what.replace(':', ' ', 1)}{_until(record.until_us)}"
         case rec.MessageTaken():
             return f"{record.name}, from {record.by}{'; put aside: ' + record.unfit if record.unfit else ''}"
         case rec.ChildStarted():
@@ -272,6 +271,10 @@ def _found_out(record: rec.Record) -> str:
         case rec.ModelAccepted():
             return f"{record.name}: {Pair(record.asked, record.answered)}, by {record.by}{_why(record.reason)}"
     return _moved(record)
+
+
+def _until(end_us: int) -> str:
+    return f" until {to_datetime(end_us):%Y-%m-%d %H:%M:%S} UTC" if end_us else ""
 
 
 def _moved(record: rec.Record) -> str:

@@ -22,12 +22,14 @@ FUTURE_S = 2.0
 WAITED_S = 3600.0
 """After so long a letter that nobody took is worth a look: whoever runs the agent may be gone."""
 
+RECORDS = Finding(topic="runs", what="what records hold", value="not looked at here", meaning="holdfast check --all reads every one")
+
 
 def diagnosed(store: Store, clock: Clock) -> list[Finding]:
     """All findings, by topic."""
     before_us, before_s = clock.now_us(), clock.monotonic_s()
     found = [*_versions(), *(store.examine(clock) if isinstance(store, Examined) else [_silent(store)])]
-    found += [_stranded(store), _letters(store, clock), *_future(store, clock)]
+    found += [RECORDS, _stranded(store), _letters(store, clock), *_future(store, clock)]
     found += [_steady((clock.now_us() - before_us) / 1e6, clock.monotonic_s() - before_s)]
     return sorted(found, key=lambda one: TOPICS.index(one.topic))
 

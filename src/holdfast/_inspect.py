@@ -79,8 +79,8 @@ class Summary:
 class RunView:
     """Where one run stands and what to do next; `attempt` is how often a process has taken it up, `limits` what it may spend.
 
-    `asks` is whether a person must say something, `details` what the agent wants shown with its open questions. `queue`, `priority` and
-    `key` say where it stands in line, and `told` that a run which executes is to stop.
+    `asks` is whether a person must say something, until `until_us` if there is an end, `details` what the agent wants shown with its open
+    questions. `queue`, `priority` and `key` say where it stands in line, and `told` that a run which executes is to stop.
     """
 
     run_id: str
@@ -119,6 +119,7 @@ class RunView:
     parent: str | None = None
     children: list[str] = field(default_factory=list)
     asks: bool = False
+    until_us: int | None = None
     details: list[Any] = field(default_factory=list)
 
 
@@ -143,7 +144,7 @@ class Item:
     """Something that needs a person, with the commands that settle it; `call` is the agent's, `key` what an effect sent along.
 
     `about` is the record that put a question: an answer that names it is not taken for one to a later question. `wants` is what the
-    answer must be, `who` may give it, and `details` is what the agent wants shown with the question.
+    answer must be, `who` may give it, until `until_us` if there is an end, and `details` is what the agent wants shown with the question.
     """
 
     kind: str
@@ -160,6 +161,7 @@ class Item:
     wants: str = ""
     who: list[str] = field(default_factory=list)
     details: Any = None
+    until_us: int | None = None
 
 
 def runs(
@@ -202,6 +204,7 @@ def show(engine: Engine, run_id: str) -> RunView:
         milestone=journal.milestone, generation=journal.generation,
         queue=head.queue or QUEUE, priority=priority_of(head.turn), key=head.lane, told=_told_to_stop(engine, head),
         parent=started.parent.get("run"), children=_children(bare(rows)), asks=bool(_doubts(engine, journal) or _asks(engine, journal)),
+        until_us=min((asked.opened.until_us for _, asked in _asks(engine, journal) if asked.opened.until_us), default=None),
         details=[asked.opened.details for _, asked in _asks(engine, journal) if asked.opened.details is not None],
         forked_from=f"{journal.forked.source}@{journal.forked.at}" if journal.forked else "",
         forks=[fork.run_id for fork in engine.store.heads(Query(tags=((FORK_OF, run_id),), limit=FORKS))],
@@ -507,6 +510,7 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row], fleet: Fleet) -> lis
             kind=asked.opened.topic, run_id=head.run_id, step_id=ask_id, since_us=asked.at_us, what=asked.opened.question,
             commands=[*answering(head.run_id, ask_id, asked), *branching(journal, rows, ask_id)], call=call, tags=tags,
             about=asked.seq, wants=shown(asked.opened.wants), who=list(asked.opened.who), details=asked.opened.details,
+            until_us=asked.opened.until_us or None,
         )
         for ask_id, asked in _asks(engine, journal)
     ]  # fmt: skip

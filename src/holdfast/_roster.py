@@ -8,7 +8,7 @@ import socket
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
@@ -46,6 +46,8 @@ class WorkerView:
     concurrency: int
     stopping: bool
     runs: tuple[str, ...]
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """By queue, how many runs of it may execute at a time, where a `Limit` says so."""
 
 
 def introduction(
@@ -56,6 +58,7 @@ def introduction(
     told = {
         "host": socket.gethostname(), "pid": os.getpid(), "since_us": engine.clock.now_us(), "agents": list(agents), "queues": list(queues),
         "concurrency": concurrency, "stopping": stopping, "codes": dict(codes),
+        "limits": {one.queue: one.running for one in engine.meter.limits if one.queue},
     }  # fmt: skip
     return json.dumps(told).encode()
 
@@ -80,7 +83,7 @@ def _view(engine: Engine, owner: str, about: bytes, runs: Sequence[str]) -> Work
         pid=int(told.get("pid") or 0), since_us=int(told.get("since_us") or 0), agents=tuple(told.get("agents", ())),
         codes=dict(told.get("codes") or {}),
         queues=tuple(told.get("queues", ())), concurrency=int(told.get("concurrency") or 0), stopping=bool(told.get("stopping")),
-        runs=tuple(sorted(runs)),
+        runs=tuple(sorted(runs)), limits=dict(told.get("limits") or {}),
     )  # fmt: skip
 
 

@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._answers import harmless, shown
+from ._clock import to_datetime
+from ._duration import in_words
 from ._engine import Engine
 from ._journal import Journal
+from ._waits import AFTERWARDS
 from .errors import HoldfastError
 from .stores.opening import SQLITE
 
@@ -90,6 +93,7 @@ class Terminal:
         sys.stderr.write(f"holdfast: run {harmless(run_id)} asks{who}: {harmless(opened.question)}\n")
         if opened.details is not None:
             sys.stderr.write(f"  {harmless(json.dumps(opened.details, ensure_ascii=False))}\n")
+        sys.stderr.write(self._until(opened.until_us))
         told = f"  here, or elsewhere with `{self._command(run_id, ask_id, opened.who)}`"
         if not _may_answer(question):
             sys.stderr.write(f"{told}\n  only there: here it is {harmless(_me())} who answers\n")
@@ -98,6 +102,12 @@ class Terminal:
             return
         sys.stderr.write(f"{told}\n  {harmless(shown(opened.wants))} > ")
         sys.stderr.flush()
+
+    def _until(self, until_us: int) -> str:
+        if not until_us:
+            return ""
+        left_s = max(0.0, (until_us - self._engine.clock.now_us()) / 1e6)
+        return f"  until {to_datetime(until_us).astimezone():%Y-%m-%d %H:%M:%S} (in {in_words(left_s)}), {AFTERWARDS}\n"
 
     def _command(self, run_id: str, ask_id: str, who: Sequence[str]) -> str:
         by = f" --by {shlex.quote(who[0]) if len(who) == 1 else 'NAME'}" if who else ""

@@ -42,6 +42,9 @@ Who: TypeAlias = str | Sequence[str]
 SHORT_S = 1.0
 """A sleep that ends within this time is waited for in place: to unwind the code and to replay it takes longer."""
 
+AFTERWARDS = "then it goes on without an answer"
+"""What people are told of the end of the time that a question has: the default holds, or else there is an error."""
+
 ASK_FOR = "Ask for bool, str, int, float, a Literal or a pydantic model"
 
 MISSING: Any = inspect.Parameter.empty

@@ -17,6 +17,7 @@ from .schedules import Schedule
 
 if TYPE_CHECKING:
     from ._holding import HoldView
+    from ._queues import QueueView
     from ._roster import WorkerView
 
 Ts = TypeVarTuple("Ts")
@@ -82,6 +83,12 @@ class Working:
         from . import _roster
 
         return _roster.workers(self.engine)
+
+    def queues(self) -> list[QueueView]:
+        """The queues: how many runs of each are in line, execute and are paused, since when, who serves it, and what holds it back."""
+        from . import _queues
+
+        return _queues.queues(self.engine)
 
     def pause(self, run_id: str, *, now: bool = False, by: str | None = None, reason: str = "") -> str:
         """Let nobody go on with a run until it is resumed; one that executes stops before its next step, with now=True at once."""

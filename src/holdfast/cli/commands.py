@@ -407,6 +407,7 @@ app.command(epilog=MIGRATIONS)(migrate)
 app.command(epilog=doctoring.EPILOG)(doctoring.doctor)
 app.command(epilog=working.EXAMPLES)(working.worker)
 app.command(epilog=working.WORKERS)(working.workers)
+app.command(epilog=working.QUEUES)(working.queues)
 app.command(epilog=scheduled.EPILOG)(scheduled.schedules)
 
 

@@ -47,5 +47,5 @@ def _plain(value: Any) -> Any:
 
 def _dated(fields: dict[str, Any]) -> dict[str, Any]:
     """The fields of one of our own views, with `at` beside every `at_us`."""
-    times = {name.removesuffix(MICROSECONDS): iso(value) for name, value in fields.items() if name.endswith(MICROSECONDS)}
-    return {**fields, **times}
+    times = {name: value for name, value in fields.items() if name.endswith(MICROSECONDS)}
+    return {**fields, **{name.removesuffix(MICROSECONDS): None if at_us is None else iso(at_us) for name, at_us in times.items()}}

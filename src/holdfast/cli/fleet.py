@@ -1,10 +1,11 @@
-"""The pages about those who share a store: which processes work on it."""
+"""The pages about those who share a store: which processes work on it, and where its queues stand."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from holdfast._holding import HoldView, over
+from holdfast._queues import MOST, QueueView
 from holdfast._roster import WorkerView
 from holdfast.cli.page import Cell, Column, Line, Page, Table
 from holdfast.cli.views import Setting
@@ -12,6 +13,10 @@ from holdfast.cli.wording import ago, count
 
 WORKERS = (
     Column("worker"), Column("state"), Column("since"), Column("runs", right=True), Column("code"), Column("agents", below=True)
+)  # fmt: skip
+QUEUES = (
+    Column("queue"), Column("in line", right=True), Column("oldest"), Column("running", right=True), Column("paused", right=True),
+    Column("workers", right=True), Column("state", below=True),
 )  # fmt: skip
 STYLES = {"working": "green", "executing": "green", "stopping": "yellow", "paused": "yellow", "silent": "yellow", "dead": "red"}
 
@@ -24,6 +29,24 @@ def fleet_page(workers: Sequence[WorkerView], setting: Setting, unserved: Mappin
     page: Page = [Table(WORKERS, [_row(worker, setting, held) for worker in workers])]
     nobody: Page = [Line("nobody works on this store. Start one: holdfast worker APP.py")]
     return [*(page if workers else nobody), *unserved_lines(unserved)]
+
+
+def queues_page(queues: Sequence[QueueView], setting: Setting) -> Page:
+    """The queues, one line each."""
+    if not queues:
+        return [Line("no run is in line, executes or is paused, and no worker serves a queue")]
+    counted = any(one.more for one in queues) or sum(one.in_line for one in queues) >= MOST
+    told = [Line(f"more than {MOST:,} in line: queues that no worker serves, and whose runs came before those, may be missing", "dim")]
+    return [Table(QUEUES, [_queue_row(one, setting) for one in queues]), *(told if counted else [])]
+
+
+def _queue_row(one: QueueView, setting: Setting) -> list[Cell]:
+    in_line, paused = (f"{many}{'+' if name in one.more else ''}" for name, many in (("in_line", one.in_line), ("paused", one.paused)))
+    running = f"{one.running}" if one.limit is None else f"{one.running}/{one.limit}"
+    oldest = ago(one.oldest_us, setting.now_us) if one.oldest_us is not None else ""
+    state = f"paused {one.held.told()}" if one.held is not None else "no worker takes its runs" if one.in_line and not one.workers else ""
+    cells = [Cell(one.queue), Cell(in_line), Cell(oldest, "dim"), Cell(running), Cell(paused), Cell(str(one.workers))]
+    return [*cells, Cell(state, "yellow")]
 
 
 def unserved_lines(unserved: Mapping[str, int]) -> Page:

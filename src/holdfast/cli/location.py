@@ -45,6 +45,12 @@ def refuse_missing(url: str, because: str) -> None:
         raise StoreMissing(str(path), f"there is no store here ({because}); nothing was created. {remedy}")
 
 
+def is_new(url: str) -> bool:
+    """Whether opening this would make a store on this machine."""
+    path = place_of(url)
+    return path is not None and _is_missing(path)
+
+
 def _is_missing(path: Path) -> bool:
     """Whether nothing is there, or a folder that is no store; where one may not look, opening says so."""
     try:

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 import typer
 
 from holdfast import Holdfast, Schedule
+from holdfast._duration import in_words as duration
 from holdfast.cli.app_file import declared_in, loaded
 from holdfast.cli.exits import Exit
 from holdfast.cli.location import StoreMissing, opened
@@ -20,7 +21,7 @@ from holdfast.cli.options import JsonOption, StoreOption, examples
 from holdfast.cli.page import Cell, Column, Line, Page, Table
 from holdfast.cli.screen import Screen
 from holdfast.cli.views import Setting
-from holdfast.cli.wording import SECOND_US, ago, duration
+from holdfast.cli.wording import SECOND_US, ago
 from holdfast.schedules import TAG
 
 EPILOG = examples("holdfast schedules app.py", "holdfast schedules app.py --store postgresql://db/runs --json")

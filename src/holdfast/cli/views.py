@@ -10,12 +10,15 @@ from typing import TypeAlias
 from holdfast._checking import Verdict
 from holdfast._checkpoints import Checkpoint
 from holdfast._drift import Comparison
+from holdfast._duration import in_words as duration
 from holdfast._inspect import CheckpointView, Item, RunView, Summary
 from holdfast._repair import Mending
 from holdfast._turns import QUEUE
+from holdfast._waits import AFTERWARDS
 from holdfast.budget import shown as amount
 from holdfast.cli.page import Block, Cell, Column, Commands, Facts, Line, Page, Table
-from holdfast.cli.wording import ago, as_json, count, duration, local, moment, shortened
+from holdfast.cli.wording import ago, as_json, count, local, moment, shortened
+from holdfast.stores._sqlite_file import KEEP_A_COPY
 
 Fact: TypeAlias = tuple[str, str | tuple[str, ...]]
 
@@ -34,7 +37,10 @@ STATE_STYLES = {
 BESIDE_STEPS = frozenset({"asked", "answered", "watched", "drifted"})
 """States of lines that speak of a question or a thing, which is named in the note where it is no step."""
 
-RUNS = (Column("run"), Column("agent", least=8), Column("status"), Column("changed"), Column("note", below=True))
+RUNS = (
+    Column("run"), Column("agent", least=8), Column("status"), Column("queue"), Column("priority", right=True), Column("key"),
+    Column("changed"), Column("note", below=True),
+)  # fmt: skip
 HISTORY = (
     Column("time"), Column("step"), Column("state"), Column("try", right=True), Column("took", right=True),
     Column("call", least=20), Column("key", below=True), Column("note", below=True),
@@ -43,6 +49,8 @@ HISTORY_INDENT = 10
 """Below the step, beside the time."""
 DRIFT = (Column("thing"), Column("what"), Column("was", below=True), Column("is", below=True))
 KNOWN = (Column("step"), Column("call", least=24), Column("state"), Column("result", below=True))
+
+BEFORE_ALL_ELSE = "Keep a copy of all files of the store before anything else; docs/damage.md says what can be saved. Or restore a backup"
 
 NOTE_LIMIT = 150
 """Characters of a note that the list of runs shows; `show` shows all of it."""
@@ -66,7 +74,11 @@ def runs_page(runs: Sequence[Summary], *, limit: int, setting: Setting) -> Page:
     """The runs, one line each."""
     if not runs:
         return [Line("no run matches")]
-    page: Page = [Table(RUNS, [_run_row(run, setting) for run in runs])]
+    rows = [_run_row(run, setting) for run in runs]
+    told = {"queue": any(run.queue != QUEUE for run in runs), "priority": any(run.priority for run in runs)}
+    told |= {"key": any(run.key for run in runs)}
+    kept = [index for index, column in enumerate(RUNS) if told.get(column.name, True)]
+    page: Page = [Table([RUNS[index] for index in kept], [[row[index] for index in kept] for row in rows])]
     if len(runs) == limit:
         page += [GAP, Line(f"the first {limit}; more with --limit", "dim")]
     return page
@@ -77,7 +89,9 @@ def _run_row(run: Summary, setting: Setting) -> list[Cell]:
     style = STATUS_STYLES.get(status, "")
     note = run.note if status != "stopped" else "its process is dead; resume it to go on"
     note = note if len(note) <= NOTE_LIMIT else f"{note[: NOTE_LIMIT - 3]}..."
-    return [Cell(run.run_id), Cell(run.agent), Cell(status, style), Cell(ago(run.updated_us, setting.now_us), "dim"), Cell(note)]
+    changed = Cell(ago(run.updated_us, setting.now_us), "dim")
+    line = [Cell(run.queue), Cell(str(run.priority or "")), Cell(run.key)]
+    return [Cell(run.run_id), Cell(run.agent), Cell(status, style), *line, changed, Cell(note)]
 
 
 def run_page(run: RunView, setting: Setting, why: Sequence[Block] = ()) -> Page:
@@ -130,6 +144,7 @@ def _run_facts(run: RunView, now_us: int) -> list[Fact]:
         facts.append(("step", _step_fact(run.current, now_us)))
         facts += [("key", run.current.key)] if run.current.key else []
     facts += [("details", as_json(each)) for each in run.details]
+    facts += _until(run.until_us, now_us)
     facts += [("done", count(run.steps_done, "step")), ("taken up", f"{count(run.attempt, 'time')} by a process")]
     facts += [(_state_label(name), shortened(value, STATE_LIMIT)) for name, value in run.state.items()]
     facts += [("milestone", run.milestone)] if run.milestone else []
@@ -273,7 +288,11 @@ def _item_facts(item: Item, now_us: int) -> list[Fact]:
     facts += [("for", ", ".join(item.who))] if item.who else []
     facts += [("tags", _tags(item.tags))] if item.tags else []
     facts += [("parent", item.parent)] if item.parent else []
-    return [*facts, ("since", moment(item.since_us, now_us))]
+    return [*facts, ("since", moment(item.since_us, now_us)), *_until(item.until_us, now_us)]
+
+
+def _until(until_us: int | None, now_us: int) -> list[Fact]:
+    return [] if until_us is None else [("until", f"{moment(until_us, now_us)}, {AFTERWARDS}")]
 
 
 def _tags(tags: Mapping[str, str]) -> str:
@@ -284,15 +303,22 @@ def check_page(verdicts: Sequence[Verdict], problems: Sequence[str], setting: Se
     """What a check found: damage first, and nothing else where there is none."""
     bad = [verdict for verdict in verdicts if verdict.what]
     lost = [problem for verdict in verdicts for problem in verdict.artifacts]
-    page: Page = [Line(f"the store: {problem}", "red") for problem in problems]
+    page: Page = [Line(f"the store: {_fact(problem)}", "red") for problem in problems]
     for verdict in bad:
-        page += [Line(f"run {verdict.run_id} is damaged at record {verdict.seq}: {verdict.what}", "red"), Line(f"  {_still_good(verdict)}")]
+        found = f"run {verdict.run_id} is damaged at record {verdict.seq}: {_fact(verdict.what)}"
+        page += [Line(found, "red"), Line(f"  {_still_good(verdict)}")]
         page += [Commands([setting.command(f"holdfast check {verdict.run_id} --repair --dry-run")])] if verdict.records else []
     page += [Line(problem, "red") for problem in lost]
     records = sum(verdict.records for verdict in verdicts)
     found = count(len(bad), "damaged run") if bad or problems else "no damage" if not lost else count(len(lost), "damaged artifact")
     page.append(Line(f"{count(len(verdicts), 'run')} checked, {count(records, 'good record')}, {found}", "bold"))
-    return page
+    advised = any(KEEP_A_COPY in problem for problem in (*problems, *(verdict.what for verdict in bad)))
+    return [*page, Line(BEFORE_ALL_ELSE)] if advised else page
+
+
+def _fact(problem: str) -> str:
+    """What is wrong, without the advice to look, which has been followed."""
+    return problem.replace(f". {KEEP_A_COPY}", "")
 
 
 def _still_good(verdict: Verdict) -> str:

@@ -6,12 +6,12 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
+from holdfast._duration import in_words
+
 SPACES = frozenset("\u00a0\u202f\u3000\u200d")
 """Not printable by Python's reckoning, but harmless and common in text: spaces, and the joiner inside emoji."""
 
 SECOND_US = 1_000_000
-STEPS = ((60, 1, "s"), (3_600, 60, "min"), (86_400, 3_600, "h"), (float("inf"), 86_400, "d"))
-"""Below this many seconds a duration is told in units of so many seconds."""
 
 
 def clean(text: str) -> str:
@@ -26,22 +26,12 @@ def lines_of(text: str) -> list[str]:
     return [clean(line) for line in text.split("\n")]
 
 
-def duration(seconds: float) -> str:
-    """A length of time, in one unit: 1.2 ms, 3.4 s, 12 min, 5 h, 9 d."""
-    if seconds < 1:
-        return f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds * 1000:.0f} ms"  # noqa: PLR2004 (a tenth says it itself)
-    if seconds < 10:  # noqa: PLR2004 (one digit more while there is only one)
-        return f"{seconds:.1f} s"
-    size, unit = next((size, unit) for below, size, unit in STEPS if seconds < below)
-    return f"{int(seconds // size)} {unit}"
-
-
 def ago(at_us: int, now_us: int) -> str:
     """How long ago, in the words of a person who looks at a clock."""
     seconds = (now_us - at_us) / SECOND_US
     if seconds < 0:
-        return f"in {duration(-seconds)}"
-    return "just now" if seconds < 1 else f"{duration(int(seconds))} ago" if seconds >= 10 else f"{int(seconds)} s ago"  # noqa: PLR2004
+        return f"in {in_words(-seconds)}"
+    return "just now" if seconds < 1 else f"{in_words(int(seconds))} ago" if seconds >= 10 else f"{int(seconds)} s ago"  # noqa: PLR2004
 
 
 def local(at_us: int) -> str:

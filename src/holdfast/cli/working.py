@@ -26,9 +26,9 @@ from holdfast._worker import Drained, Worker
 from holdfast._working import WORKERS_ROOM
 from holdfast.cli.app_file import AnyAgent, agents_in, declared_in, hidden_in, loaded, resources_in
 from holdfast.cli.exits import Exit
-from holdfast.cli.fleet import fleet_page
+from holdfast.cli.fleet import fleet_page, queues_page
 from holdfast.cli.health import Health, Pulse
-from holdfast.cli.location import meant, opened
+from holdfast.cli.location import is_new, meant, opened
 from holdfast.cli.options import JsonOption, StoreOption, examples, read_duration
 from holdfast.cli.screen import Screen, complain
 from holdfast.cli.signals import Signals
@@ -44,6 +44,7 @@ EXAMPLES = examples(
     "holdfast worker app.py --watch"
 )  # fmt: skip
 WORKERS = examples("holdfast workers", "holdfast workers --json")
+QUEUES = examples("holdfast queues", "holdfast queues --json")
 
 UNTOUCHED = "no run was touched"
 NO_AGENT = "Define one there with @hf.agent, or import it there"
@@ -53,6 +54,9 @@ CLOSE_S = 2.0
 
 LINGER_S = 1.0
 """How long a worker that has closed everything waits for threads that its steps have given up."""
+
+NAMED = 20
+"""Runs that the last line of its log names."""
 
 LOOK_S = 0.5
 """How often --watch looks at the files."""
@@ -94,6 +98,7 @@ def worker(
     given, limits = resources_in(module, app, stays=UNTOUCHED), declared_in(module, Limit)
     for doubtful in (*hidden_in(module, Limit), *hidden_in(module, Schedule), *_unheard_of(limits, agents_in(module))):
         log.warning("%s: %s", app, doubtful)
+    new = is_new(meant(store)[0])
     with Holdfast(meant(store)[0], resources=given, limits=limits, lease=lease_s) as holdfast:
         try:
             working = Worker(
@@ -105,9 +110,11 @@ def worker(
         runner = asyncio.Runner()
         stop = Stop(working, runner.get_loop(), grace_s + _worker.BREAK_S + CLOSE_S)
         with _answering(health, holdfast, working, runner.get_loop()), Signals(stop.heard):
+            if new:
+                log.warning("a new store was made, %s: it holds no run yet. If you meant another, name it with --store", holdfast.store.url)
             log.info("working on %s with %s", holdfast.store.url, working.told())
             drained = _carried_through(runner.get_loop(), working.work())
-        stop.tell(drained)
+        stop.ended(drained)
         if not drained.broken_off:
             runner.get_loop().set_default_executor(ThreadPoolExecutor(1))  # closing waits for its threads: a step that timed out left one
             runner.close()
@@ -142,6 +149,14 @@ class Stop:
         threading.Thread(target=self._bound, name="holdfast-bound", daemon=True).start()
         with suppress(RuntimeError):  # the loop is closed: it has stopped
             self._loop.call_soon_threadsafe(self._working.stop)
+
+    def ended(self, drained: Drained) -> None:
+        """Say which steps were broken off, and how it ended."""
+        self.tell(drained)
+        broken = drained.broken_off
+        named = f"{', '.join(broken[:NAMED])}{', ...' if len(broken) > NAMED else ''}"
+        left = f"{count(len(broken), 'run')} broken off in a step, for others to take over: {named}"
+        log.info("stopped: %s", left if broken else "every run was let go of, no step was broken off")
 
     def tell(self, drained: Drained) -> None:
         """Say which steps were broken off, of each run once."""
@@ -262,4 +277,13 @@ def workers(*, store: StoreOption = None, as_json: JsonOption = False) -> Exit:
         held, setting = holdfast.held(), screen.setting()
         page = [*fleet_page(found, setting, unserved, held), *held_lines(held, setting)]
         screen.say(page, store=holdfast.store.url, workers=found, unserved=unserved, held=held)
+    return Exit.FINE
+
+
+def queues(*, store: StoreOption = None, as_json: JsonOption = False) -> Exit:
+    """The queues: runs in line, executing and paused, and who serves them."""
+    screen = Screen(store, as_json)
+    with opened(store) as holdfast:
+        found, held, setting = holdfast.queues(), holdfast.held(), screen.setting()
+        screen.say([*queues_page(found, setting), *held_lines(held, setting)], store=holdfast.store.url, queues=found, held=held)
     return Exit.FINE

@@ -11,9 +11,13 @@ from holdfast._clock import Clock
 from holdfast.store import Finding
 from holdfast.stores._examining import KILLED, ONE_DISK, commit_speed, examined_folder, in_bytes, median_s, power_loss, privacy
 from holdfast.stores._os_errors import os_errors
+from holdfast.stores._sqlite_file import KEEP_A_COPY
 from holdfast.stores._sqlite_line import Line
 
 LONG_LOG_BYTES = 256 * 1024**2
+MOST_READ_BYTES = 4 * 1024**3
+"""Of a file up to this size all pages are read, which takes some seconds."""
+PAGES = "pages of the file"
 COME, GO = "INSERT INTO owners (owner, beat) VALUES (?, 1)", "DELETE FROM owners WHERE owner = ?"
 """In one transaction they write a page and change nothing: a commit to be timed, of which nothing stays, whenever it is broken off."""
 
@@ -56,6 +60,23 @@ def _settings(cursor: apsw.Cursor) -> list[Finding]:
 def _size(cursor: apsw.Cursor) -> Finding:
     page, pages, free = (int(cursor.execute(f"PRAGMA {name}").get) for name in ("page_size", "page_count", "freelist_count"))
     return Finding(topic="room", what="store", value=in_bytes(page * pages), meaning=f"{in_bytes(page * free)} of it free" if free else "")
+
+
+def pages_examined(cursor: apsw.Cursor) -> Finding:
+    """What SQLite's own check says first; of a large file it is not asked, since it reads all of it."""
+    size = int(cursor.execute("PRAGMA page_size").get) * int(cursor.execute("PRAGMA page_count").get)
+    if size > MOST_READ_BYTES:
+        meaning = f"the file has {in_bytes(size)}: holdfast check --all reads it"
+        return Finding(topic="durability", what=PAGES, value="not looked at", meaning=meaning)
+    said = str(cursor.execute("PRAGMA quick_check(1)").get)
+    return Finding(topic="durability", what=PAGES, value="whole") if said == "ok" else damaged_pages(said)
+
+
+def damaged_pages(said: str) -> Finding:
+    """The file is not what was written."""
+    advice = "keep a copy of all its files, then see what is still good: holdfast check --all (docs/damage.md)"
+    meaning = said.replace(f". {KEEP_A_COPY}", "").rpartition("\n")[2]
+    return Finding(topic="durability", what=PAGES, value="damaged", grade="bad", meaning=meaning, advice=advice)
 
 
 def _log(path: Path) -> list[Finding]:

@@ -50,7 +50,7 @@ from holdfast.stores._os_errors import os_errors
 from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._sqlite_aside import found_head, found_rows, move, moved
 from holdfast.stores._sqlite_check import findings, pages, sealed, unsealed
-from holdfast.stores._sqlite_examined import examined
+from holdfast.stores._sqlite_examined import damaged_pages, examined, pages_examined
 from holdfast.stores._sqlite_file import BUSY_LIMIT_MS, additions, is_missing, prepare
 from holdfast.stores._sqlite_line import Line
 from holdfast.stores._sqlite_pruned import buried, compacted, forgotten, gaps, measured, removed, rewritten
@@ -298,7 +298,16 @@ class SqliteStore:
                 return [error.reason]
 
     def examine(self, clock: Clock) -> list[Finding]:
-        return examined(self._writer, self.path, self.url, clock)
+        return [*examined(self._writer, self.path, self.url, clock), *self._pages_examined()]
+
+    def _pages_examined(self) -> list[Finding]:
+        """Whether the file is whole, as far as SQLite sees; read beside all who write."""
+        with closing(Line(self.path, self.url, "BEGIN")) as line:
+            try:
+                with line.transaction() as cursor:
+                    return [pages_examined(cursor)]
+            except StoreDamaged as error:
+                return [damaged_pages(error.reason)]
 
     def found(self, run_id: str) -> tuple[Head | None, list[Row]]:
         with self._reader.transaction() as cursor:
