@@ -161,3 +161,34 @@ def test_a_run_that_is_blocked_while_it_is_to_be_paused_is_not_left_to_other_cod
     with pytest.raises(hf.ReplayMismatch):
         app.run(other_code, "x", run_id="r", wait=False)
     held(app)
+
+
+def test_an_undo_is_paused_between_two_effects_and_goes_on_from_there(app: Holdfast) -> None:
+    undone: list[int] = []
+
+    async def take_back(_: int, number: int) -> None:
+        undone.append(number)
+        if len(undone) == 1:
+            app.pause("r", by="ann", reason="incident")
+            app.engine.keeper.take_letters()
+
+    @hf.effect(in_doubt="ask", undo=take_back)
+    async def do(number: int) -> int:
+        return number
+
+    @hf.agent
+    async def does() -> None:
+        for number in range(3):
+            await do(number)
+        await hf.ask("enough?")
+
+    with pytest.raises(hf.RunWaiting):
+        app.run(does, run_id="r", wait=False)
+    app.cancel("r", undo=True, by="bob")
+    with pytest.raises(hf.RunPaused):
+        app.run(does, run_id="r", wait=False)
+    assert (app.show("r").status, undone) == ("paused", [2])
+    app.resume("r", by="ann")
+    with pytest.raises(hf.RunCancelled, match="3 effects undone"):
+        app.run(does, run_id="r", wait=False)
+    assert undone == [2, 1, 0]

@@ -203,7 +203,8 @@ def deliver(run: Run, letter: Letter) -> None:
     """Act on a letter; the record of what was taken is written with what follows from it."""
     body = _read(letter)
     with run.lock:
-        if run.concluding or letter.letter_id in run.heard:
+        undoing = letter.kind == "pause" and run.journal.undoing is not None  # which takes its time, and can be paused
+        if (run.concluding and not undoing) or letter.letter_id in run.heard:
             return  # what is to be recorded of its end is decided; whoever takes the run next reads the letter
         run.heard.add(letter.letter_id)
         if letter.kind == "cancel" and body:

@@ -14,6 +14,7 @@ import logging
 from . import _records as rec
 from ._calls import Call
 from ._commands import Commit, Life
+from ._door import LEAVING
 from ._doubt import opened
 from ._replay import UNDO, History
 from ._run import Run
@@ -48,6 +49,9 @@ def take_back(run: Run) -> Life[Cancelled]:
         raise Parked
     undone, children = 0, 0
     for call in newest_first(run):
+        if run.leaving is not None:  # it is paused or handed over between two of them, and whoever takes it next goes on
+            run.awaits = {LEAVING}
+            raise Parked
         found = run.journal.histories[call.step_id]
         if found.child:
             children += yield from call.spec.wait.undone(call, found)  # type: ignore[union-attr]
