@@ -314,7 +314,7 @@ def test_a_word_on_a_result_that_was_not_kept_is_asked_for_again_until_it_fits(*
             play(store, odd)
     with hf.Holdfast(store) as app:
         assert app.show("r").next_commands == ["holdfast resolve r 1 --landed RESULT", "holdfast resume r --here APP.py"]
-        assert [item.run_id for item in app.inbox()] == ["r"] * undoing
+        assert [(item.kind, item.run_id) for item in app.inbox()] == [("result", "r")]
     resolve(store, "1", landed="r-7")
     if undoing:
         assert closed(store, odd) == "1 effect undone"
