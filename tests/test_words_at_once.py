@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+from agents_for_tests.sites import StillClock
 from crashing import LEASE_S, loaded
 from holdfast import _operate
 from holdfast import _records as rec
@@ -89,3 +90,16 @@ def test_a_word_that_the_owner_took_is_told_as_taken(silent: hf.Holdfast, store:
 
     store.post = owner  # type: ignore[method-assign, assignment]
     assert silent.resolve("r", "1", landed="seen", by="bob", reason="looked") == "the run executes now and takes this into account"
+
+
+def test_to_resume_a_run_takes_back_a_pause_that_nobody_has_read(silent: hf.Holdfast, store: MemoryStore) -> None:
+    silent.pause("r", by="ann")
+    clock = StillClock()
+    with hf.Holdfast(store, lease=LEASE_S, clock=clock) as app:
+        assert app.engine.observer.life_of("silent") == "alive"
+        clock.sleep(2 * LEASE_S)
+        app.resume("r", by="bob")
+        assert store.letters(["r"]) == []
+        with pytest.raises(hf.RunWaiting):
+            app.run(pays, "o-1", run_id="r", wait=False)
+        assert app.show("r").status == "waiting"

@@ -359,7 +359,8 @@ def resume(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
         _refuse_final(journal.head)
         if _is_owned(engine, journal.head):
             raise Refusal(f"run {run_id!r} executes now in {journal.head.owner}; nothing was changed")
-        if _claimed(engine, journal, [_resumed(engine, journal, why)]):
+        paused = [letter.letter_id for letter in engine.store.letters([run_id]) if letter.kind == "pause"]  # which nobody has read
+        if _claimed(engine, journal, [_resumed(engine, journal, why)], takes=paused):
             return "the run is ready for whoever runs its agent next"
     raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
 
@@ -471,7 +472,7 @@ def _resumed(engine: Engine, journal: Journal, why: str) -> rec.RunResumed:
     return rec.RunResumed(owner="", why=why, cleared=escaped(journal), silent=silent(engine, journal.head))
 
 
-def _claimed(engine: Engine, journal: Journal, records: list[rec.Record]) -> bool:
+def _claimed(engine: Engine, journal: Journal, records: list[rec.Record], takes: Sequence[int] = ()) -> bool:
     """Whether the records went in; False where somebody else was faster.
 
     The parent of a child run is told before, so that no crash keeps it from learning of an end, and after, where it has looked meanwhile.
@@ -480,7 +481,7 @@ def _claimed(engine: Engine, journal: Journal, records: list[rec.Record]) -> boo
     by = str(getattr(records[-1], "by", ""))
     tell_parent(engine.store, engine.clock, journal, by=by)
     try:
-        engine.committer.commit(journal, records)
+        engine.committer.commit(journal, records, takes)
     except LeaseLost:
         return False
     except Unwinding as stopped:
