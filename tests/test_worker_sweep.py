@@ -1,0 +1,182 @@
+"""A worker is killed at failpoints and flushes, and started again until all is done: no run, effect or time of a schedule is lost or doubled.
+
+It executes runs of two queues under limits, fires schedules, parks, is answered, hands over when it is told to stop, and sets a run aside
+that kills. Those who leave runs to it, hold a queue back or cancel many are killed as well. The same sweep over workers that are broken on
+purpose must find that out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents_for_tests.sweep_agent import lines
+from agents_for_tests.worker_agent import CASTS, FURTHER
+from chaos_judging import Stored, damaged, owned_twice, stored
+from holdfast import Holdfast
+from holdfast import _records as rec
+from holdfast._advice import DEADLY
+from holdfast._chain import record_of
+from holdfast._deaths import MOST_DEATHS, TAKEN_OVER
+from holdfast.errors import UnknownRun
+from sweeping import KILLED, OTHERS, Death, Stage, death_at, said, staged, swept
+
+LIVES = 8
+"""Workers that are started one after the other; who is not through then never will be."""
+ONCE = ("charge", "sign")
+BODIES = ("look", "charge", "mail", "sign", "ring", "die")
+IN_RUNS = (
+    "claim.before", "claim.after", "step.after_outcome", "effect.after_intent", "effect.after_body", "effect.after_outcome", "run.before_done",
+    "run.after_done",
+)  # fmt: skip
+IN_WAITS = (
+    "ask.after", "answer.before", "answer.after", "wait.after", "wait.before_outcome", "park.before", "park.after", "child.before",
+    "child.after", "child.before_take", "child.after_take",
+)  # fmt: skip
+
+pytestmark = [pytest.mark.sweep, pytest.mark.timeout(400)]
+
+stage = staged("worker_agent")
+
+
+def made(order: str, *names: str) -> str:
+    return " ".join(f"{name}-{order}" for name in names)
+
+
+def results(cast: str, ids: Sequence[str]) -> dict[str, str]:
+    """What each run of a cast gives, without a crash as with one."""
+    known = {
+        "asks": "charge-asks red look-asks",
+        "naps": made("naps", "look", "charge"),
+        "calls": f"{made('calls-inner', 'look', 'charge', 'mail')} look-calls",
+        "calls.1": made("calls-inner", "look", "charge", "mail"),
+        "signs": made("signs", "look", "sign"),
+        "rings": made("rings", "ring", "look", "charge"),
+        "kills": made("kills", "charge", "die"),
+    }
+    wanted = [*(left.run_id for left in CASTS[cast].runs), FURTHER, *(["calls.1"] if cast == "talks" else [])]
+    ticks = {run_id: f"{'all' if run_id.startswith('hourly') else 'last'} charge-{run_id}" for run_id in ids if "Z" in run_id}
+    return {run_id: known.get(run_id, made(run_id, "look", "charge", "mail")) for run_id in wanted} | ticks
+
+
+# --- what must be true in the end -------------------------------------------------------------------------------------
+
+
+def wrong(stage: Stage, folder: Path, cast: str, kills: int) -> list[str]:
+    """What is not as it must be, in words."""
+    with stage.open(folder) as app:
+        runs = stored(app.store)
+        told = [*unfinished(runs, cast), *owned_twice(runs), *damaged(app), *blamed(runs, kills), *rested(app, runs)]
+    written = lines(folder)
+    told += [*repeated(written, cast), *forgotten(written), *crowded(written), *unlisted(folder, runs)]
+    return [f"{folder.name}: {each}" for each in told]
+
+
+def unfinished(runs: Sequence[Stored], cast: str) -> Iterator[str]:
+    """Every run is done, with its result; each time of a schedule has one run."""
+    ids = [run.head.run_id for run in runs]
+    due = results(cast, ids)
+    found = {run.head.run_id: json.loads(run.rows[-1].value or b"null") if run.head.status == "done" else run.head.status for run in runs}
+    yield from (f"run {run_id} gave {found.get(run_id)!r}" for run_id in {*due, *found} if found.get(run_id) != due.get(run_id))
+    hours = CASTS[cast].hours
+    times = Counter(run_id.partition("-")[0] for run_id in ids if "Z" in run_id)
+    if times != Counter({"hourly": hours, "late": 1} if hours else {}):
+        yield f"the schedules have left {dict(times)}"
+
+
+def rested(app: Holdfast, runs: Sequence[Stored]) -> Iterator[str]:
+    """Nobody has a run any more, and nothing is under way to one or wants a person."""
+    yield from (f"run {run.head.run_id} is still owned by {run.head.owner}" for run in runs if run.head.owner is not None)
+    yield from (f"a letter to {letter.run_id} is left" for letter in app.store.letters([run.head.run_id for run in runs]))
+    yield from (f"the inbox has {item.kind} of run {item.run_id}" for item in app.inbox())
+
+
+def repeated(written: Sequence[dict[str, Any]], cast: str) -> Iterator[str]:
+    """No effect happened twice that does not say that it may."""
+    done = Counter((line["name"], line["what"]) for line in written if line["name"] in ONCE)
+    yield from (f"{name} of {what} happened {count} times" for (name, what), count in done.items() if count > 1)
+    keys = {(line["what"], line["key"]) for line in written if line["name"] == "mail"}
+    yield from (f"mail of {what} had two keys" for what, count in Counter(what for what, _ in keys).items() if count > 1)
+
+
+def forgotten(written: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """What was acknowledged is never done again."""
+    acked: set[tuple[str, str]] = set()
+    for line in written:
+        name, what = line["name"].removeprefix("ack "), line["what"]
+        if name in BODIES and name == line["name"] and (name, what) in acked:
+            yield f"{name} of {what} was done again though it had been acknowledged"
+        acked |= {(name, what)} if name != line["name"] else set()
+
+
+def crowded(written: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A customer's orders are executed one at a time, by each process."""
+    inside: dict[tuple[int, str], str] = {}
+    for line in written:
+        who = (line["pid"], line["what"].partition("-")[0])
+        if line["name"] == "enter" and inside.setdefault(who, line["what"]) != line["what"]:
+            yield f"{line['what']} began while {inside[who]} was executed"
+        if line["name"] == "leave":
+            inside.pop(who, None)
+
+
+def blamed(runs: Sequence[Stored], kills: int) -> Iterator[str]:
+    """A kill counts once at the most for each run; nobody is set aside who does not kill, and who does, after as many as may die."""
+    for run in runs:
+        records = [record_of(row) for row in run.rows]
+        claims = [record for record in records if isinstance(record, rec.RunStarted | rec.RunResumed)]
+        owners = [before.owner for before, record in zip(claims, claims[1:], strict=False) if getattr(record, "why", "") in (TAKEN_OVER, "set aside")]
+        aside = [record for record in records if isinstance(record, rec.RunBlocked) and record.error["type"] == DEADLY]
+        if len(owners) > kills or len(set(owners)) < len(owners) or "" in owners:
+            yield f"run {run.head.run_id} was taken from {owners}, and {kills} were killed"
+        if len(aside) != (run.head.run_id == "kills") or (aside and len(owners) != MOST_DEATHS):
+            yield f"run {run.head.run_id} was set aside {len(aside)} times, after {len(owners)} deaths"
+
+
+def unlisted(folder: Path, runs: Sequence[Stored]) -> Iterator[str]:
+    """A doubt that the effect leaves to a person has been in the inbox before it was settled, and nowhere else is one."""
+    listed = {(line["run_id"], line["step_id"]) for line in lines(folder, "settled")}
+    by_person = {
+        (run.head.run_id, row.step_id) for run in runs for row in run.rows if isinstance(one := record_of(row), rec.DoubtSettled) and one.by == "test"
+    }  # fmt: skip
+    yield from (f"the doubt of {place} was settled and not listed" for place in by_person - listed)
+
+
+# --- lives ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Killed:
+    """A cast that is played by one worker after the other, of which some are killed: by number, how."""
+
+    stage: Stage
+    cast: str
+    earlier: tuple[Death, ...] = ()
+
+    def __call__(self, folder: Path, death: Death) -> list[str] | None:
+        """What is wrong once all is done; None where the one that was to be killed was not."""
+        folder.mkdir()
+        assert self.stage.run(folder, f"submit {self.cast}") == 0, said(folder)
+        deaths, codes = [*self.earlier, death], list[int]()
+        while not (folder / "over").exists() and len(codes) < LIVES:
+            codes.append(self.stage.run(folder, f"work {self.cast}", deaths[len(codes)] if len(codes) < len(deaths) else None))
+            if codes[-1] not in (0, KILLED):
+                return [f"{folder.name}: a worker ended with {codes[-1]}: {said(folder)}"]
+        if len(codes) < len(deaths) or codes[len(deaths) - 1] != KILLED:
+            return None
+        return wrong(self.stage, folder, self.cast, codes.count(KILLED))
+
+
+def test_a_worker_under_limits_with_schedules_is_killed_anywhere(stage: Stage, tmp_path: Path) -> None:
+    points = (*IN_RUNS, "submit.before", "submit.after", "sync")
+    kills, problems = swept(tmp_path, points, Killed(stage, "sells"), every=5, flushes_every=4)
+    assert problems == []
+    assert set(kills) == set(points)
+    print(kills, kills.total())
