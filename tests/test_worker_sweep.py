@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,12 @@ from holdfast import _records as rec
 from holdfast._advice import DEADLY
 from holdfast._chain import record_of
 from holdfast._deaths import MOST_DEATHS, TAKEN_OVER
-from holdfast.errors import UnknownRun
 from sweeping import KILLED, OTHERS, Death, Stage, death_at, said, staged, swept
 
 LIVES = 8
 """Workers that are started one after the other; who is not through then never will be."""
 ONCE = ("charge", "sign")
+ORDERS = [left.run_id for left in CASTS["orders"].runs]
 BODIES = ("look", "charge", "mail", "sign", "ring", "die")
 IN_RUNS = (
     "claim.before", "claim.after", "step.after_outcome", "effect.after_intent", "effect.after_body", "effect.after_outcome", "run.before_done",
@@ -75,7 +75,7 @@ def wrong(stage: Stage, folder: Path, cast: str, kills: int) -> list[str]:
         runs = stored(app.store)
         told = [*unfinished(runs, cast), *owned_twice(runs), *damaged(app), *blamed(runs, kills), *rested(app, runs)]
     written = lines(folder)
-    told += [*repeated(written, cast), *forgotten(written), *crowded(written), *unlisted(folder, runs)]
+    told += [*repeated(written), *forgotten(written), *crowded(written), *unlisted(folder, runs)]
     return [f"{folder.name}: {each}" for each in told]
 
 
@@ -98,7 +98,7 @@ def rested(app: Holdfast, runs: Sequence[Stored]) -> Iterator[str]:
     yield from (f"the inbox has {item.kind} of run {item.run_id}" for item in app.inbox())
 
 
-def repeated(written: Sequence[dict[str, Any]], cast: str) -> Iterator[str]:
+def repeated(written: Sequence[dict[str, Any]]) -> Iterator[str]:
     """No effect happened twice that does not say that it may."""
     done = Counter((line["name"], line["what"]) for line in written if line["name"] in ONCE)
     yield from (f"{name} of {what} happened {count} times" for (name, what), count in done.items() if count > 1)
@@ -154,29 +154,151 @@ def unlisted(folder: Path, runs: Sequence[Stored]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Killed:
-    """A cast that is played by one worker after the other, of which some are killed: by number, how."""
+    """A cast that is played by one worker after the other: how the first ones end, or live to their own end where nothing is said."""
 
     stage: Stage
     cast: str
     earlier: tuple[Death, ...] = ()
+    patience: Death = field(default_factory=dict)
 
     def __call__(self, folder: Path, death: Death) -> list[str] | None:
-        """What is wrong once all is done; None where the one that was to be killed was not."""
+        """What is wrong once all is done; None where one that was to be killed was not."""
         folder.mkdir()
+        return self.worked(folder, [*self.earlier, death])
+
+    def worked(self, folder: Path, deaths: Sequence[Death] = ()) -> list[str] | None:
+        """The same in a folder where something may have been done already."""
         assert self.stage.run(folder, f"submit {self.cast}") == 0, said(folder)
-        deaths, codes = [*self.earlier, death], list[int]()
+        codes = list[int]()
         while not (folder / "over").exists() and len(codes) < LIVES:
-            codes.append(self.stage.run(folder, f"work {self.cast}", deaths[len(codes)] if len(codes) < len(deaths) else None))
+            death = deaths[len(codes)] if len(codes) < len(deaths) else {}
+            codes.append(self.stage.run(folder, f"work {self.cast}", {**self.patience, **death}))
             if codes[-1] not in (0, KILLED):
-                return [f"{folder.name}: a worker ended with {codes[-1]}: {said(folder)}"]
-        if len(codes) < len(deaths) or codes[len(deaths) - 1] != KILLED:
-            return None
-        return wrong(self.stage, folder, self.cast, codes.count(KILLED))
+                ended = f"{folder.name}: worker {len(codes)} ended with {codes[-1]}: {said(folder)}"
+                return [ended, *wrong(self.stage, folder, self.cast, codes.count(KILLED))]
+        by_itself = sum(line["name"] == "dies" for line in lines(folder))
+        killed = codes.count(KILLED) - by_itself == sum(map(bool, deaths))
+        return wrong(self.stage, folder, self.cast, codes.count(KILLED)) if killed else None
 
 
 def test_a_worker_under_limits_with_schedules_is_killed_anywhere(stage: Stage, tmp_path: Path) -> None:
     points = (*IN_RUNS, "submit.before", "submit.after", "sync")
-    kills, problems = swept(tmp_path, points, Killed(stage, "sells"), every=5, flushes_every=4)
+    kills, problems = swept(tmp_path, points, Killed(stage, "sells"), every=7, flushes_every=5)
     assert problems == []
     assert set(kills) == set(points)
-    print(kills, kills.total())
+
+
+def test_a_worker_whose_runs_wait_and_call_is_killed_anywhere(stage: Stage, tmp_path: Path) -> None:
+    points = (*IN_WAITS, "effect.after_intent", "effect.after_body", "sync")
+    kills, problems = swept(tmp_path, points, Killed(stage, "talks"), every=4, flushes_every=5)
+    assert problems == []
+    assert set(kills) == set(points)
+
+
+def test_the_worker_that_takes_over_is_killed_as_well(stage: Stage, tmp_path: Path) -> None:
+    points = ("claim.before", "claim.after", "doubt.before_settle", "doubt.after_settle", "sync")
+    kills, problems = swept(tmp_path, points, Killed(stage, "talks", (death_at("effect.after_body:1"),)), every=3, flushes_every=7)
+    assert problems == []
+    assert set(kills) == set(points)
+
+
+@pytest.mark.parametrize("before", [(), ({},)], ids=["while it hands over", "the next one"])
+def test_a_worker_that_is_told_to_stop_is_killed_anywhere(stage: Stage, tmp_path: Path, before: tuple[Death, ...]) -> None:
+    points = ("claim.after", "step.after_outcome", "sync")
+    kills, problems = swept(tmp_path, points, Killed(stage, "stops", before), every=4, flushes_every=3 if not before else 6)
+    assert problems == []
+    assert set(kills) == set(points)
+
+
+@pytest.mark.parametrize("life", [1, 4])
+def test_a_worker_with_a_run_that_kills_is_killed_beside_it(stage: Stage, tmp_path: Path, life: int) -> None:
+    points = ("claim.before", "claim.after", "sync")
+    kills, problems = swept(tmp_path, points, Killed(stage, "kills", ({},) * (life - 1)), every=3, flushes_every=5)
+    assert problems == []
+    assert set(kills) == set(points)
+
+
+# --- those who leave runs, hold back and cancel ------------------------------------------------------------------------
+
+
+def found(stage: Stage, folder: Path) -> tuple[dict[str, str], list[str | None]]:
+    """The runs that are there, whole, by their status, and the queues that are held back."""
+    with stage.open(folder) as app:
+        assert list(damaged(app)) == []
+        return {run.run_id: run.status for run in app.runs()}, [view.queue for view in app.held()]
+
+
+def submitted(stage: Stage, folder: Path, death: Death) -> list[str] | None:
+    """What is wrong after somebody was killed who leaves runs, and leaves them again; None where he was not."""
+    folder.mkdir()
+    if stage.run(folder, "submit sells", death) != KILLED:
+        return None
+    there, _ = found(stage, folder) if (folder / "runs.db").exists() else ({}, [])
+    half = [] if there.items() <= dict.fromkeys(ORDERS, "queued").items() else [f"{folder.name}: there are {there}"]
+    return [*half, *(Killed(stage, "sells").worked(folder) or [])]
+
+
+def test_who_leaves_runs_is_killed_anywhere_and_leaves_them_again(stage: Stage, tmp_path: Path) -> None:
+    points = ("submit.before", "submit.after", "sync")
+    kills, problems = swept(tmp_path, points, partial(submitted, stage), flushes_every=2)
+    assert problems == []
+    assert set(kills) == set(points)
+
+
+def held(stage: Stage, act: str, folder: Path, death: Death) -> list[str] | None:
+    """What is wrong after somebody was killed who holds a queue back, or lets it go on, and says so again; None where he was not."""
+    folder.mkdir()
+    assert [stage.run(folder, each) for each in ("submit sells", *(["hold"] if act == "release" else []))][-1] == 0
+    if stage.run(folder, act, death) != KILLED:
+        return None
+    half, again, (_, whole) = found(stage, folder)[1], stage.run(folder, act), found(stage, folder)
+    assert (half in ([], ["narrow"]), again, whole) == (True, 0, ["narrow"] if act == "hold" else []), said(folder)
+    assert stage.run(folder, "release") == 0
+    return Killed(stage, "sells").worked(folder)
+
+
+@pytest.mark.parametrize("act", ["hold", "release"])
+def test_who_holds_a_queue_back_or_lets_it_go_on_is_killed_at_every_flush_and_says_it_again(stage: Stage, tmp_path: Path, act: str) -> None:
+    kills, problems = swept(tmp_path, ["sync"], partial(held, stage, act))
+    assert problems == []
+    assert kills["sync"] >= 1
+
+
+def cancelled(stage: Stage, folder: Path, death: Death) -> list[str] | None:
+    """What is wrong after somebody was killed who cancels all orders, some of which a dead worker had, and cancels again."""
+    folder.mkdir()
+    assert [stage.run(folder, "submit orders"), stage.run(folder, "work orders", death_at("claim.after:2"))] == [0, KILLED]
+    if stage.run(folder, "cancel", death) != KILLED:
+        return None
+    half = set(found(stage, folder)[0].values())
+    assert [stage.run(folder, each) for each in ("cancel", "work further")] == [0, 0], said(folder)
+    ended, due = found(stage, folder)[0], {**dict.fromkeys(ORDERS, "cancelled"), FURTHER: "done"}
+    problems = [] if half <= {"queued", "running", "cancelled"} and ended == due else [f"{folder.name}: {half}, then {ended}"]
+    return [*problems, *(f"{folder.name}: {each}" for each in repeated(lines(folder)))]
+
+
+def test_who_cancels_many_is_killed_at_every_flush_and_cancels_again(stage: Stage, tmp_path: Path) -> None:
+    kills, problems = swept(tmp_path, ["sync"], partial(cancelled, stage))
+    assert problems == []
+    assert kills["sync"] >= len(ORDERS)
+
+
+# --- workers that are broken on purpose --------------------------------------------------------------------------------
+
+SHORT_S = 3
+"""So long is waited for a worker that will never be through."""
+CONTROLS = {
+    "schedules": ("submit.before:3", "the schedules have left"),
+    "limits": ("run.after_done:2", "began while"),
+    "deaths": ("effect.after_body:1", "was set aside 1 times"),
+    "intents": ("effect.after_body:2", "happened 2 times"),
+}
+"""What is broken, where the worker is killed then, and what is to be noticed."""
+
+
+@pytest.mark.parametrize("broken", CONTROLS)
+def test_the_sweep_finds_out_a_worker_that_is_broken(stage: Stage, tmp_path: Path, broken: str) -> None:
+    place, noticed = CONTROLS[broken]
+    problems = Killed(replace(stage, broken=broken), "sells", patience={"patience_s": SHORT_S})(tmp_path / broken, death_at(place))
+    assert problems is not None
+    assert any(noticed in problem for problem in problems), problems

@@ -89,6 +89,7 @@ async def ringing(what: str) -> str:
 async def die(what: str) -> str:
     """Kills whoever executes it, as one does that needs too much memory, until it is spared."""
     if not (sweep_agent.folder / "spared").exists():
+        noted("dies", what)
         os.kill(os.getpid(), signal.SIGKILL)
     return sweep_agent.did("die", what)
 
