@@ -1,7 +1,7 @@
-"""A worker that is made to be killed, and those who leave runs to it, answer, settle doubts, hold back and cancel; `worker_app.py` is what it executes.
+"""A worker that is made to be killed, and those who leave runs to it, answer, settle doubts, hold back and cancel.
 
-It is served by `serving.py`. What is played is a cast of `CASTS`, or one of the words of `run_once`. A worker ends when
-all runs of its cast are done, and a further one behind them. Exit status: 0 as it should be; anything else is a defect.
+It is served by `serving.py`; what the worker executes is in `worker_app.py`. It ends when all runs of its cast are done, and a further one
+behind them, or when one of them has it told to stop. Exit status: 0 as it should be; anything else is a defect.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ CASTS = {
     "sells": Cast(CUSTOMERS, hours=3),
     "further": Cast([]),
     "talks": Cast([
-        Left(worker_app.asking, "asks"), Left(worker_app.napping, "naps"), Left(worker_app.calling, "calls"), Left(worker_app.signing, "signs"),
+        Left(worker_app.asking, "asks"), Left(worker_app.napping, "naps"), Left(worker_app.calling, "calls"),
+        Left(worker_app.signing, "signs"),
     ]),
     "stops": Cast([*CUSTOMERS[:2], Left(worker_app.ringing, "rings"), Left(worker_app.napping, "naps")]),
     "kills": Cast([CUSTOMERS[0], Left(worker_app.killing, "kills"), Left(worker_app.asking, "asks")], room=1),
@@ -110,7 +111,7 @@ def submit(app: hf.Holdfast, cast: Cast) -> None:
 
 
 class People(threading.Thread):
-    """Answer and settle what is in the inbox, leave the further run when all others are done, and end the worker behind it."""
+    """Answer and settle what is in the inbox, let a queue go on once nobody has a run of it, and end the worker behind the further run."""
 
     def __init__(self, store: str, cast: Cast) -> None:
         super().__init__(name="people", daemon=True)
@@ -122,6 +123,8 @@ class People(threading.Thread):
                 for item in app.inbox():
                     with suppress(HoldfastError):  # the run has moved meanwhile
                         self._settle(app, item)
+                if app.held() and not app.runs(queue="narrow", status=["running", "stopped"]):
+                    app.resume_queue("narrow")
                 time.sleep(LOOK_S)
         while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             time.sleep(LOOK_S)
@@ -141,7 +144,6 @@ class People(threading.Thread):
         elif item.kind == "doubt" and "did sign(" in item.what:  # others find out by themselves
             landed = next((f"sign-{line['what']}" for line in lines(sweep_agent.folder) if line["key"] == item.key), None)
             verdict: dict[str, Any] = {"not_landed": True} if landed is None else {"landed": landed}
-            sweep_agent.write("settled", run_id=item.run_id, step_id=item.step_id)
             app.resolve(item.run_id, item.step_id, by="test", **verdict)
         elif item.kind == "blocked" and DEADLY in item.what and item.run_id == "kills":
             (sweep_agent.folder / "spared").touch()

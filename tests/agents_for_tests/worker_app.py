@@ -1,4 +1,4 @@
-"""What a worker executes that is made to be killed: orders of customers who take turns, those who wait, call and are in doubt, and one that kills.
+"""What a worker executes that is made to be killed: orders of customers who take turns, runs that wait and call, and one that kills.
 
 Bodies and acknowledgements stand in one ledger, in the order in which they came.
 """
