@@ -17,6 +17,7 @@ from typing import Literal
 from . import _records as rec
 from ._bell import Bell
 from ._clock import Clock
+from ._commit import Ticket
 from ._ids import new_owner
 from ._journal import Journal
 from ._ledger import BUDGET
@@ -209,20 +210,24 @@ def deliver(run: Run, letter: Letter) -> None:
         if letter.kind == "cancel" and body:
             _ask_to_end(run, body)
             run.taking.append(letter.letter_id)
+        word = _word(run, body, letter) if body else None
+        ticket = run.committer.submit(run.journal, [word], [letter.letter_id]) if word is not None else None
+        run.telling += ticket is not None  # who decides meanwhile that the run parks does not find it in the journal yet
+    if ticket is not None:
+        _told(run, ticket)
+        return
     match letter.kind:
         case "cancel" if body:
             _cancel(run, run.cancelling)
         case "pause" if body:
             run.stale.append(letter.letter_id)
             run.leave(rec.RunPaused(by=body["by"], reason=body.get("reason", "")), at_once=bool(body.get("now")))
-        case "settle" if body:
-            _settle(run, body, letter)
-        case "answer" if body:
-            _answer(run, body, letter)
+        case "settle" | "answer" if body:
+            run.stale.append(letter.letter_id)
+            what = f"doubt at step {body['step']}" if letter.kind == "settle" else f"question {body['ask']}"
+            log.warning("run %s has no open %s any more; the word of %s changes nothing", run.id, what, body["by"])
         case "message" if body and "name" in body and "value" in body:
             _message(run, body, letter)
-        case "budget" if body and _limits(body):
-            _told(run, rec.BudgetSet(step_id=BUDGET, limits=_limits(body), by=body["by"], reason=body.get("reason", "")), letter)
         case kind if kind == CHILD and body:
             run.taking.append(letter.letter_id)  # the step that waits looks by itself; if the run parks, it may have looked before
         case _:
@@ -267,26 +272,33 @@ def _cancel(run: Run, cancelled: Cancelled | None) -> None:
             _cancel(child, child.cancelling)
 
 
-def _settle(run: Run, body: rec.Json, letter: Letter) -> None:
+def _word(run: Run, body: rec.Json, letter: Letter) -> rec.Record | None:
+    """What somebody said, to be recorded; None where a letter is of another kind, or changes nothing any more."""
+    match letter.kind:
+        case "settle":
+            return _settled(run, body)
+        case "answer":
+            return _answered(run, body, letter)
+        case "budget" if _limits(body):
+            return rec.BudgetSet(step_id=BUDGET, limits=_limits(body), by=body["by"], reason=body.get("reason", ""))
+    return None
+
+
+def _settled(run: Run, body: rec.Json) -> rec.Record | None:
     history = run.journal.histories.get(body["step"])
     if history is None or not history.open_doubt(run.journal.head.epoch) or not history.put_to_a_person():
-        log.warning("run %s has no open doubt at step %s any more; the word of %s changes nothing", run.id, body["step"], body["by"])
-        run.stale.append(letter.letter_id)
-        return
+        return None
     value = body["value"].encode() if body.get("value") is not None else None
-    record = rec.DoubtSettled(step_id=body["step"], verdict=body["verdict"], by=body["by"], reason=body.get("reason", ""), value=value)
-    _told(run, record, letter)
+    return rec.DoubtSettled(step_id=body["step"], verdict=body["verdict"], by=body["by"], reason=body.get("reason", ""), value=value)
 
 
-def _answer(run: Run, body: rec.Json, letter: Letter) -> None:
+def _answered(run: Run, body: rec.Json, letter: Letter) -> rec.Record | None:
     question = run.journal.asks.get(body["ask"])
     if question is None or not question.is_open() or question.too_late(letter.at_us) or body.get("about", question.seq) != question.seq:
-        log.warning("run %s has no open question %s any more; the word of %s changes nothing", run.id, body["ask"], body["by"])
-        run.stale.append(letter.letter_id)
-        return
+        return None
     value = body["value"].encode() if body.get("value") is not None else None
     said: rec.Json = {"yes": bool(body["yes"]), "by": body["by"], "reason": body.get("reason", "")}
-    _told(run, rec.AskAnswered(step_id=body["ask"], **said, value=value, letter=letter.letter_id), letter)
+    return rec.AskAnswered(step_id=body["ask"], **said, value=value, letter=letter.letter_id)
 
 
 def _message(run: Run, body: rec.Json, letter: Letter) -> None:
@@ -297,13 +309,16 @@ def _message(run: Run, body: rec.Json, letter: Letter) -> None:
             waiter.wake()
 
 
-def _told(run: Run, record: rec.Record, letter: Letter) -> None:
-    """Record what a person said, in the same transaction as the letter is taken, and wake whoever waits for it."""
+def _told(run: Run, ticket: Ticket) -> None:
+    """Have recorded what a person said, in the same transaction as the letter is taken, and wake whoever waits for it."""
     try:
-        run.committer.commit(run.journal, [record], [letter.letter_id])
+        run.committer.settle(ticket)
     except Unwinding as ended:
         run.unwind(ended)
         return
+    finally:
+        with run.lock:
+            run.telling -= 1
     for waiter in list(run.waiters):
-        if waiter.step_id == record.step_id:
+        if waiter.step_id in {record.step_id for record in ticket.records}:
             waiter.wake()
