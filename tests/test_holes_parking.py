@@ -16,6 +16,7 @@ import holdfast.sync
 from agents_for_tests.sites import eventually
 from crashing import dies_at, lines, play, status
 from holdfast import _records as rec
+from holdfast._mail import Mail
 from holdfast.errors import StoreFailed
 from holdfast.store import Append, Stale
 from holdfast.stores.memory import MemoryStore
@@ -274,3 +275,44 @@ def test_an_answer_that_is_being_recorded_while_the_run_parks_wakes_it(agent: Ca
         assert lines(store).count("ask.answered 1") == 1
         assert [run.run_id for run in app.ready()] == ["r"], "it was told, and nobody would ever go on with it"
         assert app.run(agent, run_id="r") == "red"
+
+
+class SpokenToWhenItWaits(MemoryStore):
+    """Lets somebody speak as soon as a run is recorded to wait, before its code knows; tells when it has parked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.speak: Callable[[], None] = lambda: None
+        self.parked = threading.Event()
+
+    def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
+        kinds = {row.kind for one in batch for row in one.rows}
+        answers = super().append(batch, wait=wait)
+        if rec.WaitBegun.kind in kinds:
+            self.speak()
+        if rec.RunWaiting.kind in kinds:
+            self.parked.set()
+        return answers
+
+
+def test_a_message_that_is_being_taken_while_the_run_parks_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, put, takes = SpokenToWhenItWaits(), Mail.put, threading.Event()
+
+    def slowly_put(mail: Mail, letter_id: int, body: rec.Json) -> str:
+        takes.set()
+        store.parked.wait(0.3)
+        return put(mail, letter_id, body)
+
+    def speak() -> None:
+        store.post("r", "message", json.dumps({"name": "note", "value": "red", "by": "ann"}).encode(), 1)
+        threading.Thread(target=app.engine.keeper.take_letters).start()
+        assert takes.wait(10)
+
+    @hf.agent
+    async def receives() -> str:
+        return await hf.receive("note", str)
+
+    monkeypatch.setattr(Mail, "put", slowly_put)
+    store.speak = speak
+    with hf.Holdfast(store) as app:
+        assert app.run(receives, run_id="r") == "red"

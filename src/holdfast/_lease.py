@@ -12,7 +12,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from . import _records as rec
 from ._bell import Bell
@@ -213,6 +213,7 @@ def deliver(run: Run, letter: Letter) -> None:
         word = _word(run, body, letter) if body else None
         ticket = run.committer.submit(run.journal, [word], [letter.letter_id]) if word is not None else None
         run.telling += ticket is not None  # who decides meanwhile that the run parks does not find it in the journal yet
+        named = run.mail.put(letter.letter_id, body) if letter.kind == "message" and _is_message(body) else ""
     if ticket is not None:
         _told(run, ticket)
         return
@@ -226,8 +227,9 @@ def deliver(run: Run, letter: Letter) -> None:
             run.stale.append(letter.letter_id)
             what = f"doubt at step {body['step']}" if letter.kind == "settle" else f"question {body['ask']}"
             log.warning("run %s has no open %s any more; the word of %s changes nothing", run.id, what, body["by"])
-        case "message" if body and "name" in body and "value" in body:
-            _message(run, body, letter)
+        case "message" if _is_message(body):
+            if named:  # and was not taken before
+                _wake(run, f"{MESSAGE}{named}")
         case kind if kind == CHILD and body:
             run.taking.append(letter.letter_id)  # the step that waits looks by itself; if the run parks, it may have looked before
         case _:
@@ -301,12 +303,8 @@ def _answered(run: Run, body: rec.Json, letter: Letter) -> rec.Record | None:
     return rec.AskAnswered(step_id=body["ask"], **said, value=value, letter=letter.letter_id)
 
 
-def _message(run: Run, body: rec.Json, letter: Letter) -> None:
-    """Keep a message for the step that takes it; until then it stays in the store too."""
-    name = run.mail.put(letter.letter_id, body)
-    for waiter in list(run.waiters):
-        if name and waiter.step_id == f"{MESSAGE}{name}":
-            waiter.wake()
+def _is_message(body: rec.Json | None) -> TypeGuard[rec.Json]:
+    return body is not None and "name" in body and "value" in body
 
 
 def _told(run: Run, ticket: Ticket) -> None:
@@ -319,6 +317,11 @@ def _told(run: Run, ticket: Ticket) -> None:
     finally:
         with run.lock:
             run.telling -= 1
+    _wake(run, *(record.step_id for record in ticket.records))
+
+
+def _wake(run: Run, *names: str) -> None:
+    """Let those go on that wait for one of these."""
     for waiter in list(run.waiters):
-        if waiter.step_id in {record.step_id for record in ticket.records}:
+        if waiter.step_id in names:
             waiter.wake()
