@@ -180,7 +180,7 @@ class Killed:
 
 def test_a_worker_under_limits_with_schedules_is_killed_anywhere(stage: Stage, tmp_path: Path) -> None:
     points = (*IN_RUNS, "submit.before", "submit.after", "sync")
-    kills, problems = swept(tmp_path, points, Killed(stage, "sells"), every=9, flushes_every=7)
+    kills, problems = swept(tmp_path, points, Killed(stage, "sells"), every=9, flushes_every=9)
     assert problems == []
     assert set(kills) == set(points)
 
@@ -217,7 +217,7 @@ def test_a_worker_that_is_told_to_stop_is_killed_anywhere(stage: Stage, tmp_path
 @pytest.mark.parametrize("life", [1, 4])
 def test_a_worker_with_a_run_that_kills_is_killed_beside_it(stage: Stage, tmp_path: Path, life: int) -> None:
     points = ("claim.before", "claim.after", "sync")
-    kills, problems = swept(tmp_path, points, Killed(stage, "kills", ({},) * (life - 1)), every=3, flushes_every=7)
+    kills, problems = swept(tmp_path, points, Killed(stage, "kills", ({},) * (life - 1)), every=3, flushes_every=10)
     assert problems == []
     assert set(kills) == set(points)
 
@@ -289,7 +289,7 @@ def test_who_cancels_many_is_killed_at_every_flush_and_cancels_again(stage: Stag
 
 # --- workers that are broken on purpose --------------------------------------------------------------------------------
 
-SHORT_S = 3
+SHORT_S = 2
 """So long is waited for a worker that will never be through."""
 CONTROLS = {
     "schedules": ("submit.before:3", "the schedules have left"),

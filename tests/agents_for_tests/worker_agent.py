@@ -125,7 +125,7 @@ class People(threading.Thread):
                         self._settle(app, item)
                 if app.held() and not app.runs(queue="narrow", status=["running", "stopped"]):
                     app.resume_queue("narrow")
-                time.sleep(LOOK_S)
+                time.sleep(LOOK_S * 3)
         while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             time.sleep(LOOK_S)
         (sweep_agent.folder / "over").touch()
