@@ -187,7 +187,7 @@ def test_a_worker_under_limits_with_schedules_is_killed_anywhere(stage: Stage, t
 
 def test_a_worker_whose_runs_wait_and_call_is_killed_anywhere(stage: Stage, tmp_path: Path) -> None:
     points = (*IN_WAITS, "effect.after_intent", "effect.after_body", "sync")
-    kills, problems = swept(tmp_path, points, Killed(stage, "talks"), every=5, flushes_every=7)
+    kills, problems = swept(tmp_path, points, Killed(stage, "talks"), every=7, flushes_every=9)
     assert problems == []
     assert set(kills) == set(points)
 
@@ -201,7 +201,7 @@ def test_the_worker_that_takes_over_is_killed_as_well(stage: Stage, tmp_path: Pa
 
 def test_a_worker_that_finds_the_queue_of_a_dead_one_held_back_is_killed_as_well(stage: Stage, tmp_path: Path) -> None:
     tried = Killed(stage, "sells", (death_at("effect.after_body:3"),), between="hold")
-    kills, problems = swept(tmp_path, ["claim.before", "sync"], tried, every=5, flushes_every=7)
+    kills, problems = swept(tmp_path, ["claim.before", "sync"], tried, every=9, flushes_every=9)
     assert problems == []
     assert set(kills) == {"claim.before", "sync"}
 
@@ -209,7 +209,7 @@ def test_a_worker_that_finds_the_queue_of_a_dead_one_held_back_is_killed_as_well
 @pytest.mark.parametrize("before", [(), ({},)], ids=["while it hands over", "the next one"])
 def test_a_worker_that_is_told_to_stop_is_killed_anywhere(stage: Stage, tmp_path: Path, before: tuple[Death, ...]) -> None:
     points = ("claim.after", "step.after_outcome", "sync")
-    kills, problems = swept(tmp_path, points, Killed(stage, "stops", before), every=4, flushes_every=9 if before else 4)
+    kills, problems = swept(tmp_path, points, Killed(stage, "stops", before), every=4, flushes_every=11 if before else 4)
     assert problems == []
     assert set(kills) == set(points)
 
