@@ -13,6 +13,7 @@ import holdfast as hf
 from agents_for_tests.sites import HandClock, eventually
 from crashing import LEASE_S, Crash, FailingStore, crashing, dies_at, lines, loaded, play, status
 from holdfast import _lease, _turnstile
+from holdfast._commit import Ticket
 from holdfast._journal import Journal, _called_after
 from holdfast._run import Run
 from holdfast.errors import ReplayMismatch, StoreFailed
@@ -420,10 +421,9 @@ def test_a_letter_is_taken_in_the_same_transaction_as_what_follows_from_it(monke
     async def agent() -> int:
         return (await hf.gather(pay(), ticks()))[0]
 
-    def slowly(run: Run, record: Any, letter: Any) -> None:
-        before = len(lines(store))
-        eventually(lambda: len(lines(store)) > before + 2)  # other commits of the run go by
-        told(run, record, letter)
+    def slowly(run: Run, ticket: Ticket) -> None:
+        eventually(lambda: ticket.done)  # another commit of the run takes it along
+        told(run, ticket)
 
     async def answered() -> None:
         with hf.Holdfast(store, lease=LEASE_S) as app:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
 import holdfast as hf
+import holdfast.sync
+from agents_for_tests.sites import eventually
 from crashing import dies_at, lines, play, status
+from holdfast import _records as rec
+from holdfast._mail import Mail
 from holdfast.errors import StoreFailed
+from holdfast.store import Append, Stale
 from holdfast.stores.memory import MemoryStore
 
 pytestmark = pytest.mark.timeout(20)  # most of these holes were hangs
@@ -224,3 +233,86 @@ def test_a_time_out_around_a_doubt_fires_when_a_run_that_had_parked_is_resumed()
     with hf.Holdfast(store) as app:
         app.resolve("r", "2", landed=1, by="ann")
     assert play(store, agent) == "timed out"
+
+
+class SlowToTellAnswers(MemoryStore):
+    """An answer is on its way into the store until something waits behind it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes, self.has_more = threading.Event(), lambda: False
+
+    def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
+        if any(row.kind == rec.AskAnswered.kind for one in batch for row in one.rows):
+            self.writes.set()
+            eventually(self.has_more)
+        return super().append(batch, wait=wait)
+
+
+@hf.agent(name="asks")
+async def asks() -> str:
+    return await hf.ask("colour?", str)
+
+
+@hf.sync.agent(name="asks")
+def asks_def() -> str:
+    return hf.sync.ask("colour?", str)
+
+
+@pytest.mark.parametrize("agent", [asks, asks_def], ids=["async", "def"])
+def test_an_answer_that_is_being_recorded_while_the_run_parks_wakes_it(agent: Callable[[], Any]) -> None:
+    store = SlowToTellAnswers()
+
+    def answer(run_id: str, ask_id: str, *_: object) -> None:
+        store.post(run_id, "answer", json.dumps({"ask": ask_id, "yes": True, "value": '"red"', "by": "ann"}).encode(), 1)
+        threading.Thread(target=app.engine.keeper.take_letters).start()
+        assert store.writes.wait(10)
+
+    with hf.Holdfast(store, on_ask=answer) as app:
+        store.has_more = lambda: bool(app.engine.committer._queue)
+        with pytest.raises(hf.RunWaiting):
+            app.run(agent, run_id="r", wait=False)
+        assert lines(store).count("ask.answered 1") == 1
+        assert [run.run_id for run in app.ready()] == ["r"], "it was told, and nobody would ever go on with it"
+        assert app.run(agent, run_id="r") == "red"
+
+
+class SpokenToWhenItWaits(MemoryStore):
+    """Lets somebody speak as soon as a run is recorded to wait, before its code knows; tells when it has parked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.speak: Callable[[], None] = lambda: None
+        self.parked = threading.Event()
+
+    def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
+        kinds = {row.kind for one in batch for row in one.rows}
+        answers = super().append(batch, wait=wait)
+        if rec.WaitBegun.kind in kinds:
+            self.speak()
+        if rec.RunWaiting.kind in kinds:
+            self.parked.set()
+        return answers
+
+
+def test_a_message_that_is_being_taken_while_the_run_parks_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, put, takes = SpokenToWhenItWaits(), Mail.put, threading.Event()
+
+    def slowly_put(mail: Mail, letter_id: int, body: rec.Json) -> str:
+        takes.set()
+        store.parked.wait(0.3)
+        return put(mail, letter_id, body)
+
+    def speak() -> None:
+        store.post("r", "message", json.dumps({"name": "note", "value": "red", "by": "ann"}).encode(), 1)
+        threading.Thread(target=app.engine.keeper.take_letters).start()
+        assert takes.wait(10)
+
+    @hf.agent
+    async def receives() -> str:
+        return await hf.receive("note", str)
+
+    monkeypatch.setattr(Mail, "put", slowly_put)
+    store.speak = speak
+    with hf.Holdfast(store) as app:
+        assert app.run(receives, run_id="r") == "red"

@@ -294,7 +294,7 @@ def _waiting(run: Run) -> Life[Exception]:
     unwanted, begun = run.unwanted_asks(), run.open_waits()
     asks = [(ask_id, question) for ask_id, question in asks if ask_id not in unwanted]
     parked = list(run.parked.values())
-    if not (doubts or asks or begun or parked) or any(run.has_mail_for(wait.what) for wait in begun.values()):
+    if run.telling or not (doubts or asks or begun or parked) or any(run.has_mail_for(wait.what) for wait in begun.values()):
         yield _left(run, rec.RunReleased(reason="woken while it parked"))
         return RunWaiting(run.id, "for nothing any more", False)
     told = [_did_it_happen(step_id, history) for step_id, history in doubts]

@@ -12,11 +12,12 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from . import _records as rec
 from ._bell import Bell
 from ._clock import Clock
+from ._commit import Ticket
 from ._ids import new_owner
 from ._journal import Journal
 from ._ledger import BUDGET
@@ -210,20 +211,26 @@ def deliver(run: Run, letter: Letter) -> None:
         if letter.kind == "cancel" and body:
             _ask_to_end(run, body)
             run.taking.append(letter.letter_id)
+        word = _word(run, body, letter) if body else None
+        ticket = run.committer.submit(run.journal, [word], [letter.letter_id]) if word is not None else None
+        run.telling += ticket is not None  # who decides meanwhile that the run parks does not find it in the journal yet
+        named = run.mail.put(letter.letter_id, body) if letter.kind == "message" and _is_message(body) else ""
+    if ticket is not None:
+        _told(run, ticket)
+        return
     match letter.kind:
         case "cancel" if body:
             _cancel(run, run.cancelling)
         case "pause" if body:
             run.leave(rec.RunPaused(by=body["by"], reason=body.get("reason", "")), at_once=bool(body.get("now")))
             run.stale.append(letter.letter_id)  # behind it: should the run end in between, whoever takes it next reads the letter
-        case "settle" if body:
-            _settle(run, body, letter)
-        case "answer" if body:
-            _answer(run, body, letter)
-        case "message" if body and "name" in body and "value" in body:
-            _message(run, body, letter)
-        case "budget" if body and _limits(body):
-            _told(run, rec.BudgetSet(step_id=BUDGET, limits=_limits(body), by=body["by"], reason=body.get("reason", "")), letter)
+        case "settle" | "answer" if body:
+            run.stale.append(letter.letter_id)
+            what = f"doubt at step {body['step']}" if letter.kind == "settle" else f"question {body['ask']}"
+            log.warning("run %s has no open %s any more; the word of %s changes nothing", run.id, what, body["by"])
+        case "message" if _is_message(body):
+            if named:  # and was not taken before
+                _wake(run, f"{MESSAGE}{named}")
         case kind if kind == CHILD and body:
             run.taking.append(letter.letter_id)  # the step that waits looks by itself; if the run parks, it may have looked before
         case _:
@@ -268,43 +275,54 @@ def _cancel(run: Run, cancelled: Cancelled | None) -> None:
             _cancel(child, child.cancelling)
 
 
-def _settle(run: Run, body: rec.Json, letter: Letter) -> None:
+def _word(run: Run, body: rec.Json, letter: Letter) -> rec.Record | None:
+    """What somebody said, to be recorded; None where a letter is of another kind, or changes nothing any more."""
+    match letter.kind:
+        case "settle":
+            return _settled(run, body)
+        case "answer":
+            return _answered(run, body, letter)
+        case "budget" if _limits(body):
+            return rec.BudgetSet(step_id=BUDGET, limits=_limits(body), by=body["by"], reason=body.get("reason", ""))
+    return None
+
+
+def _settled(run: Run, body: rec.Json) -> rec.Record | None:
     history = run.journal.histories.get(body["step"])
     if history is None or not history.open_doubt(run.journal.head.epoch) or not history.put_to_a_person():
-        log.warning("run %s has no open doubt at step %s any more; the word of %s changes nothing", run.id, body["step"], body["by"])
-        run.stale.append(letter.letter_id)
-        return
+        return None
     value = body["value"].encode() if body.get("value") is not None else None
-    record = rec.DoubtSettled(step_id=body["step"], verdict=body["verdict"], by=body["by"], reason=body.get("reason", ""), value=value)
-    _told(run, record, letter)
+    return rec.DoubtSettled(step_id=body["step"], verdict=body["verdict"], by=body["by"], reason=body.get("reason", ""), value=value)
 
 
-def _answer(run: Run, body: rec.Json, letter: Letter) -> None:
+def _answered(run: Run, body: rec.Json, letter: Letter) -> rec.Record | None:
     question = run.journal.asks.get(body["ask"])
     if question is None or not question.is_open() or question.too_late(letter.at_us) or body.get("about", question.seq) != question.seq:
-        log.warning("run %s has no open question %s any more; the word of %s changes nothing", run.id, body["ask"], body["by"])
-        run.stale.append(letter.letter_id)
-        return
+        return None
     value = body["value"].encode() if body.get("value") is not None else None
     said: rec.Json = {"yes": bool(body["yes"]), "by": body["by"], "reason": body.get("reason", "")}
-    _told(run, rec.AskAnswered(step_id=body["ask"], **said, value=value, letter=letter.letter_id), letter)
+    return rec.AskAnswered(step_id=body["ask"], **said, value=value, letter=letter.letter_id)
 
 
-def _message(run: Run, body: rec.Json, letter: Letter) -> None:
-    """Keep a message for the step that takes it; until then it stays in the store too."""
-    name = run.mail.put(letter.letter_id, body)
-    for waiter in list(run.waiters):
-        if name and waiter.step_id == f"{MESSAGE}{name}":
-            waiter.wake()
+def _is_message(body: rec.Json | None) -> TypeGuard[rec.Json]:
+    return body is not None and "name" in body and "value" in body
 
 
-def _told(run: Run, record: rec.Record, letter: Letter) -> None:
-    """Record what a person said, in the same transaction as the letter is taken, and wake whoever waits for it."""
+def _told(run: Run, ticket: Ticket) -> None:
+    """Have recorded what a person said, in the same transaction as the letter is taken, and wake whoever waits for it."""
     try:
-        run.committer.commit(run.journal, [record], [letter.letter_id])
+        run.committer.settle(ticket)
     except Unwinding as ended:
         run.unwind(ended)
         return
+    finally:
+        with run.lock:
+            run.telling -= 1
+    _wake(run, *(record.step_id for record in ticket.records))
+
+
+def _wake(run: Run, *names: str) -> None:
+    """Let those go on that wait for one of these."""
     for waiter in list(run.waiters):
-        if waiter.step_id == record.step_id:
+        if waiter.step_id in names:
             waiter.wake()

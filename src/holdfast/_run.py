@@ -302,7 +302,7 @@ class Run:
         self.taking: list[int] = []
         self.stale: list[int] = []
         self.root: asyncio.Task[object] | None = None
-        self.root_cancels = self.wakes_us = 0
+        self.root_cancels = self.wakes_us = self.telling = 0  # telling: words of others on their way into the journal
         self.effects: set[str] = set()
         self._look_back()
         self.recorded_seq = journal.head.seq
