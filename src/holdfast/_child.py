@@ -217,9 +217,8 @@ class Calling:
             from ._timetravel import fork_child, word
 
             said = word(f"run {call.run.id}", f"called at step {call.step_id}", _policy(call))
-            parent, forked = {"run": call.run.id, "step": call.step_id}, call.run.journal.forked
-            root = forked.origin if forked is not None else call.run.origin
-            fork_child(self._engine, plan.fork_of, plan.child, parent=parent, root=root, said=said)
+            parent = {"run": call.run.id, "step": call.step_id}
+            fork_child(self._engine, plan.fork_of, plan.child, parent=parent, said=said)
 
     def _player(self, call: Call) -> Callable[..., Any]:
         if call.run.blocking:
