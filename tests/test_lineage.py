@@ -1,16 +1,19 @@
-"""Runs that come of one another, their forks and children, are told apart: by their keys, and by the life of the run that had called them."""
+"""Runs that come of one another, as forks or children: each has keys of its own, and is ended, kept or taken on for what it is."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 import holdfast as hf
-from crashing import LEASE_S, records
+from crashing import LEASE_S, Crash, records, status
+from holdfast import _moving, _operate, _timetravel
 from holdfast import _records as rec
-from holdfast import _timetravel
+from holdfast.errors import Refusal
+from holdfast.store import Append, Stale
 from holdfast.stores.memory import MemoryStore
 
 sent: list[tuple[str, int]] = []
@@ -94,3 +97,105 @@ def test_a_fork_whose_maker_died_is_the_same_one_and_keeps_its_keys(monkeypatch:
         assert app.fork("r", at=1, edits={1: 7}, by="ann") == "r.f1"
         assert store.head("r.f2") is None
     assert before == [record.origin for record in records(store, "r.f1") if isinstance(record, rec.RunForked)]
+
+
+@hf.agent
+async def asks() -> str:
+    return "yes" if await hf.ask("go?") else "no"
+
+
+@hf.agent
+async def between() -> str:
+    return await asks()
+
+
+@hf.agent
+async def consoling(how: str = "") -> str:
+    try:
+        return await (between() if how == "deep" else asks())
+    except hf.RunCancelled:
+        return await charge(1)
+
+
+class Followed(MemoryStore):
+    """Something is done right after a run of this id is cancelled."""
+
+    def __init__(self, run_id: str, fn: Callable[[], object]) -> None:
+        super().__init__()
+        self.run_id, self.fn = run_id, fn
+
+    def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
+        went = super().append(batch, wait=wait)
+        if any(append.run_id == self.run_id and row.kind == rec.RunCancelled.kind for append in batch for row in append.rows):
+            self.fn()
+        return went
+
+
+def test_a_cancel_that_is_refused_has_cancelled_no_child() -> None:
+    store = MemoryStore()
+    with opened(store) as app:
+        run(app, consoling)
+        order = _moving.ordered(app.engine, MemoryStore(), "r", by="ann", reason="")
+        _moving._token(order)  # the mover dies behind the first of two seals
+        with pytest.raises(hf.RunMoved):
+            app.cancel("r", by="bob")
+        assert status(store, "r.1") == "waiting"
+        app.move("r", back=True)
+        app.answer("r.1", "1", yes=True)
+        assert run(app, consoling) == "yes"
+
+
+def test_who_takes_the_run_up_while_its_children_are_cancelled_finds_it_cancelled() -> None:
+    def taken_up() -> None:
+        with opened(store) as other, suppress(hf.RunCancelled):
+            other.run(consoling, run_id="r", wait=False)
+
+    store = Followed("r.1", taken_up)
+    with opened(store) as app:
+        run(app, consoling)
+        assert app.cancel("r", by="ann") == "the run is cancelled"
+    assert [status(store, each) for each in ("r", "r.1")] == ["cancelled", "cancelled"]
+    assert sent == []
+
+
+@pytest.mark.parametrize("dies_after", ["r", "r.1"])
+def test_a_cancel_that_was_interrupted_is_completed_by_the_next_one(dies_after: str) -> None:
+    def die() -> None:
+        store.fn = lambda: None
+        raise Crash
+
+    store = Followed(dies_after, die)
+    with opened(store) as app:
+        run(app, consoling, "deep")
+        with suppress(Crash, hf.HoldfastError):
+            app.cancel("r", by="ann")
+    with opened(store) as app:
+        assert (status(store), status(store, "r.1.1")) == ("cancelled", "waiting")
+        assert app.cancel("r", by="ann").endswith(" is now")
+        assert {status(store, each) for each in ("r", "r.1", "r.1.1")} == {"cancelled"}
+        with pytest.raises(Refusal, match="is cancelled and stays so"):
+            app.cancel("r", by="ann")
+
+
+def test_what_an_interrupted_cancel_of_a_child_left_is_closed_when_its_parent_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    with opened(store) as app:
+        run(app, consoling, "deep")
+        with monkeypatch.context() as patched:
+            patched.setattr(_operate, "cancel_children", lambda *_: {})  # as if it had died in between
+            app.cancel("r.1", by="ann")
+        assert run(app, consoling, "deep") == "receipt 1"
+    assert [status(store, each) for each in ("r", "r.1", "r.1.1")] == ["done", "cancelled", "cancelled"]
+
+
+def test_a_child_that_cannot_be_cancelled_with_its_parent_is_named() -> None:
+    store = MemoryStore()
+    with opened(store) as app:
+        run(app, consoling)
+        order = _moving.ordered(app.engine, MemoryStore(), "r", by="ann", reason="")
+        list(_moving._sealed(order, "t"))
+        _moving._let_stand(order, "t", "r")  # whoever takes the move back dies before he comes to the child
+        assert "child run 'r.1' is not: " in app.cancel("r", by="bob")
+        app.move("r", back=True)
+        assert app.cancel("r", by="bob") == "the run was cancelled before; child run 'r.1' is now"
+    assert [status(store, each) for each in ("r", "r.1")] == ["cancelled", "cancelled"]
