@@ -10,7 +10,7 @@ import pytest
 
 import holdfast as hf
 from crashing import LEASE_S, Crash, records, status
-from holdfast import _moving, _operate, _timetravel
+from holdfast import _moving, _operate, _runner, _timetravel
 from holdfast import _records as rec
 from holdfast.errors import Refusal
 from holdfast.store import Append, Stale
@@ -199,3 +199,57 @@ def test_a_child_that_cannot_be_cancelled_with_its_parent_is_named() -> None:
         app.move("r", back=True)
         assert app.cancel("r", by="bob") == "the run was cancelled before; child run 'r.1' is now"
     assert [status(store, each) for each in ("r", "r.1")] == ["cancelled", "cancelled"]
+
+
+@hf.agent
+async def paying(order: str) -> str:
+    return await charge(len(order))
+
+
+@hf.agent
+async def ordering(order: str) -> str:
+    return await paying(order)
+
+
+def test_an_id_that_begins_anew_does_not_take_the_result_of_a_child_of_its_former_life() -> None:
+    with opened(MemoryStore()) as app:
+        assert run(app, ordering, "o-1") == "receipt 1"
+        forget_all_that_ended(app, agent="ordering")
+        with pytest.raises(Refusal, match=r"'r\.1' is a child of an earlier run 'r', not a child of this one; it is unchanged"):
+            run(app, ordering, "o-1")
+        forget_all_that_ended(app)
+        assert run(app, ordering, "o-1") == "receipt 2"
+
+
+def test_a_child_that_does_not_tell_since_when_its_parent_is_there_is_taken_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it was before children recorded since when their parent is there, and so it stays for those."""
+    with opened(MemoryStore()) as app:
+        with monkeypatch.context() as before:
+            before.setattr(_runner, "called_by", lambda call: {"run": call.run.id, "step": call.step_id})
+            run(app, consoling)
+        app.answer("r.1", "1", yes=True)
+        assert run(app, consoling) == "yes"
+
+
+def test_a_failed_child_of_a_former_life_is_closed_by_whoever_takes_it_up() -> None:
+    @hf.agent
+    async def fails() -> str:
+        raise ValueError("no")
+
+    @hf.agent
+    async def forgiving() -> str:
+        with suppress(ValueError):
+            await fails()
+        await hf.ask("go?")
+        return "fine"
+
+    store = MemoryStore()
+    with opened(store) as app:
+        run(app, forgiving)
+        app.answer("r", "2", yes=True)
+        assert run(app, forgiving) == "fine"
+        forget_all_that_ended(app)
+        run(app, asks)
+        assert [status(store, each) for each in ("r", "r.1")] == ["waiting", "failed"]
+        with pytest.raises(hf.RunCancelled, match="its parent was pruned, and another run has its id"):
+            app.run(fails, run_id="r.1")

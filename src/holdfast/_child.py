@@ -34,7 +34,7 @@ from ._journal import Journal
 from ._ledger import Outlay
 from ._replay import History
 from ._run import PARK_CHECK_S, Body, Group, Run, Scope, place
-from ._runner import attend_async, attend_blocking, moved, refuse_foreign, refuse_pruned, resting
+from ._runner import attend_async, attend_blocking, called_by, moved, refuse_foreign, refuse_pruned, resting
 from ._steps import life
 from ._timeouts import timeout as time_out
 from ._waiters import Parking
@@ -218,8 +218,7 @@ class Calling:
             from ._timetravel import fork_child, word
 
             said = word(f"run {call.run.id}", f"called at step {call.step_id}", _policy(call))
-            parent = {"run": call.run.id, "step": call.step_id}
-            fork_child(self._engine, plan.fork_of, plan.child, parent=parent, said=said)
+            fork_child(self._engine, plan.fork_of, plan.child, parent=called_by(call), said=said)
 
     def _player(self, call: Call) -> Callable[..., Any]:
         if call.run.blocking:
