@@ -253,3 +253,48 @@ def test_a_failed_child_of_a_former_life_is_closed_by_whoever_takes_it_up() -> N
         assert [status(store, each) for each in ("r", "r.1")] == ["waiting", "failed"]
         with pytest.raises(hf.RunCancelled, match="its parent was pruned, and another run has its id"):
             app.run(fails, run_id="r.1")
+
+
+@hf.agent
+async def shipping(order: str) -> str:
+    receipt = await charge(len(order))
+    await hf.ask("ship?")
+    return receipt
+
+
+@hf.agent
+async def selling(order: str) -> str:
+    await offer()
+    return await shipping(order)
+
+
+@pytest.mark.parametrize("forks", [1, 2])
+def test_a_child_stays_as_long_as_a_fork_of_its_parent_may_branch_from_it(forks: int) -> None:
+    """Of two forks, each of the one before, the first goes: only the second one knows the child then."""
+    with opened(MemoryStore()) as app:
+        run(app, selling, "o-1")
+        app.cancel("r", by="ann")
+        fork = app.fork("r", at=1, effects="reuse")
+        if forks == 2:
+            first, fork = fork, app.fork(fork, at=1, effects="reuse")
+            app.cancel(first, by="ann")
+        report = app.prune(hf.Retention(keep_last=0), dry_run=False, by="ann")
+        assert [(one.run_id, one.why) for one in report.runs if one.what == "kept"] == [("r.2", f"fork {fork} has not ended")]
+        run(app, selling, "o-1", run_id=fork)
+        app.answer(f"{fork}.2", "2", yes=True)
+        assert run(app, selling, "o-1", run_id=fork) == "receipt 1"
+        assert app.prune(hf.Retention(keep_last=0), dry_run=False, by="ann").kept == 0
+        assert app.runs() == []
+    assert len(sent) == 1
+
+
+def test_a_fork_that_is_damaged_keeps_the_children_of_its_source_only() -> None:
+    store = MemoryStore()
+    with opened(store) as app:
+        run(app, ordering, "o-1")
+        run(app, ordering, "o-2", run_id="other")
+        app.fork("r", at=0, new_id="f")
+        store._heads["f"] = store._heads["f"]._replace(note="somebody wrote into it")
+        kept = [one for one in app.prune(hf.Retention(keep_last=0), dry_run=False, by="ann").runs if one.what == "kept"]
+        assert [one.run_id for one in kept] == ["r.1"]
+        assert "fork f is damaged" in kept[0].why
