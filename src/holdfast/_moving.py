@@ -30,6 +30,7 @@ from ._failpoints import reach
 from ._ids import checked_text
 from ._inspect import loaded
 from ._journal import Journal
+from ._lease import CHILD
 from ._letters import matters
 from ._lineage import Unread, told
 from ._operate import MAX_TRIES
@@ -492,7 +493,10 @@ def _activated(order: Order, token: str, run_id: str) -> Iterator[str]:
 
 
 def _arrival(order: Order, seal: rec.RunSealed, journal: Journal, letters: Sequence[Letter]) -> Append:
-    """The append that lets a run be taken; messages come in its record, and what was left here for an earlier self of it goes."""
+    """The append that lets a run be taken; messages come in its record, and what was left here for an earlier self of it goes.
+
+    What tells of a child stays: the children can be taken before, and may have moved since.
+    """
     engine, target, run_id = order.engine, order.target, journal.head.run_id
     messages = _messages(journal, seal.token, letters)
     wakes = any(matters(target, engine.observer, journal, letter) for letter in letters if letter.kind == "message")
@@ -500,7 +504,8 @@ def _arrival(order: Order, seal: rec.RunSealed, journal: Journal, letters: Seque
     value = told(run_id, [], messages) if messages else None
     record = rec.RunArrived(token=seal.token, source=seal.source, was=was, value=value)
     mine = {(letter.kind, letter.body, letter.at_us) for letter in letters if letter.kind != "message"}
-    old = [each.letter_id for each in target.letters([run_id]) if (each.kind, each.body, each.at_us) not in mine]
+    known = [each for each in target.letters([run_id]) if each.kind != CHILD]
+    old = [each.letter_id for each in known if (each.kind, each.body, each.at_us) not in mine]
     sealed = journal.seal([record], at_us=engine.clock.now_us(), takes=old)
     return sealed._replace(refs=tuple(engine.store.blob_refs(run_id)) if isinstance(engine.store, Shelf) else ())
 
