@@ -212,7 +212,7 @@ def test_a_child_cancelled_by_an_operator_raises_in_its_parent_and_again_on_repl
     assert play(store, outer) == "ann: no need"
 
 
-def test_cancelling_a_parked_parent_cancels_its_children_first() -> None:
+def test_cancelling_a_parked_parent_cancels_its_children() -> None:
     store = MemoryStore()
     with pytest.raises(hf.RunWaiting):
         play(store, family, 1)
@@ -229,7 +229,7 @@ def test_a_child_whose_parent_is_over_is_closed_when_somebody_takes_it() -> None
         from holdfast import _operate
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(_operate, "cancel_children", lambda *_: None)  # as if it had died in between
+            patched.setattr(_operate, "cancel_children", lambda *_: {})  # as if it had died in between
             app.cancel("r", by="ann")
         app.answer("r.1", "2", "red")
         with pytest.raises(hf.RunCancelled, match="its parent is cancelled"):

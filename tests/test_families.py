@@ -54,7 +54,12 @@ def begun(store: Store) -> None:
             found = elsewhere.store.load(run_id)
             assert found is not None
             records = [record_of(row) for row in found[1]]
-            write(store, run_id, *(one.but(owner=GONE) if one.kind == "run.started" else one for one in records if one.kind in BEGUN))
+            write(store, run_id, *(of_the_gone(one) if isinstance(one, rec.RunStarted) else one for one in records if one.kind in BEGUN))
+
+
+def of_the_gone(started: rec.RunStarted) -> rec.RunStarted:
+    """The same begun by him, at the time at which everything here is written."""
+    return started.but(owner=GONE, parent={**started.parent, "since": "1"} if started.parent else {})
 
 
 def taken(app: Holdfast, clock: HandClock) -> list[str]:

@@ -142,6 +142,22 @@ def test_what_is_handed_over_is_not_brought_again_to_a_place_that_lost_it() -> N
         app.move("r", to=target)
 
 
+def test_a_move_whose_run_has_ended_in_its_new_place_and_was_pruned_there_is_finished() -> None:
+    source, target = begun(asking), MemoryStore()
+    with hf.Holdfast(source) as app, hf.Holdfast(target) as there:
+        order = _moving.ordered(app.engine, target, "r", by="ann", reason="")
+        token = _moving._token(order)
+        list(_moving._imported(order, token, "r"))
+        _moving._handed_over(order, token, "r")
+        list(_moving._activated(order, token, "r"))  # the mover dies before he marks it
+        there.cancel("r")
+        assert there.prune(hf.Retention(keep_last=0), dry_run=False).removed == 1
+        assert status(source) == "moving"
+        assert app.move("r", to=target).status == "moved"
+    assert status(source) == "moved"
+    assert target.head("r") is None
+
+
 def test_what_is_handed_over_can_only_be_finished() -> None:
     source, target = begun(asking), MemoryStore()
     with hf.Holdfast(source) as app:

@@ -113,6 +113,35 @@ def test_children_that_a_take_back_did_not_come_to_are_let_go_by_the_next_one() 
     assert [status(target, each) for each in ("r", "r.2")] == ["waiting", "waiting"]
 
 
+@pytest.mark.parametrize("how", ["back", "on"])
+def test_a_child_that_ends_while_its_parent_is_sealed_wakes_it_once_that_stands_again(how: str) -> None:
+    source, target = begun(parent), MemoryStore()
+    with hf.Holdfast(source) as here, hf.Holdfast(target) as there:
+        _moving._token(_moving.ordered(here.engine, target, "r", by="ann", reason=""))  # the mover dies behind the first of two seals
+        here.cancel("r.2", by="bob")
+        here.move("r", **({"back": True} if how == "back" else {"to": target}))
+        stands = here if how == "back" else there
+        assert [head.run_id for head in stands.ready()] == ["r"]
+        with pytest.raises(hf.RunCancelled, match="by bob"):
+            stands.run(parent, run_id="r")
+
+
+def test_a_child_that_ends_in_the_new_place_before_its_parent_can_be_taken_there_wakes_it() -> None:
+    source, target = begun(parent), MemoryStore()
+    with hf.Holdfast(source) as here, hf.Holdfast(target) as there:
+        order = _moving.ordered(here.engine, target, "r", by="ann", reason="")
+        token = _moving._token(order)
+        list(_moving._sealed(order, token))
+        for run_id in ("r", "r.2"):
+            list(_moving._imported(order, token, run_id))
+        for run_id in ("r", "r.2"):
+            _moving._handed_over(order, token, run_id)
+        list(_moving._activated(order, token, "r.2"))  # the mover dies before he comes to the parent
+        there.cancel("r.2", by="bob")
+        here.move("r", to=target)
+        assert [head.run_id for head in there.ready()] == ["r"]
+
+
 def test_a_fork_keeps_its_lineage_and_what_it_knows() -> None:
     source, target = begun(asking), MemoryStore()
     with hf.Holdfast(source) as app:

@@ -155,7 +155,7 @@ def test_a_child_that_changed_code_superseded_stays_because_it_may_be_taken_on(a
 def test_a_parent_stays_as_long_as_a_child_that_it_left_has_not_ended(app: hf.Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     run(app, parent, "waits")
     with monkeypatch.context() as later:  # as where the child executes elsewhere, and has yet to hear of it
-        later.setattr(_operate, "cancel_children", lambda *_: None)
+        later.setattr(_operate, "cancel_children", lambda *_: {})
         app.cancel("r", by="ann")
     assert [(one.run_id, one.why) for one in pruned(app).runs] == [("r", "its child r.1 has not ended")]
     with pytest.raises(hf.RunCancelled):

@@ -34,7 +34,7 @@ from ._journal import Journal
 from ._ledger import Outlay
 from ._replay import History
 from ._run import PARK_CHECK_S, Body, Group, Run, Scope, place
-from ._runner import attend_async, attend_blocking, moved, refuse_foreign, refuse_pruned, resting
+from ._runner import attend_async, attend_blocking, called_by, moved, refuse_foreign, refuse_pruned, resting
 from ._steps import life
 from ._timeouts import timeout as time_out
 from ._waiters import Parking
@@ -119,8 +119,9 @@ class Children:
         """Cancel the children that the run did not come to the end of; one that failed stays failed, and cannot go on without it."""
         for child in run.journal.open_children():
             head = self.engine.store.head(child)
-            if head is not None and head.status not in ("done", "cancelled", "failed"):
-                reach("child.before_cancel")
+            if head is not None and head.status not in ("done", "failed"):
+                if head.status != "cancelled":
+                    reach("child.before_cancel")
                 _closed(self.engine, child, by=f"run {run.id}", reason="its parent has ended")
 
     def _spec(self, agent: Agent[..., Any], wish: Wish, *, is_async: bool) -> Spec:
@@ -217,9 +218,7 @@ class Calling:
             from ._timetravel import fork_child, word
 
             said = word(f"run {call.run.id}", f"called at step {call.step_id}", _policy(call))
-            parent, forked = {"run": call.run.id, "step": call.step_id}, call.run.journal.forked
-            root = forked.origin if forked is not None else call.run.origin
-            fork_child(self._engine, plan.fork_of, plan.child, parent=parent, root=root, said=said)
+            fork_child(self._engine, plan.fork_of, plan.child, parent=called_by(call), said=said)
 
     def _player(self, call: Call) -> Callable[..., Any]:
         if call.run.blocking:
@@ -388,11 +387,16 @@ async def _threaded(engine: Engine, order: Order) -> Returned | Raised:
 
 
 def _closed(engine: Engine, child: str, *, by: str, reason: str) -> None:
-    """Cancel a child that nobody waits for any more; what has ended stays as it is, and one that executes elsewhere is told."""
+    """Cancel a child that nobody waits for any more; what has ended stays as it is, and one that executes elsewhere is told.
+
+    Whoever cancelled it before may have died before he came to the runs below it.
+    """
     from . import _operate
 
     head = engine.store.head(child)
-    if head is not None and head.status not in ("done", "cancelled"):
+    if head is not None and head.status == "cancelled":
+        _operate.cancel_children(engine, child)
+    elif head is not None and head.status != "done":
         with suppress(Refusal):
             _operate.cancel(engine, child, by=by, reason=reason)
 

@@ -53,14 +53,8 @@ def new_run_id(agent: str) -> str:
 
 
 def new_origin(run_id: str) -> str:
-    """The root of the keys of a run whose id another run may have in another store; no id has an `@`."""
+    """The root of the keys of a fork: another run may have its id in another store, or have had it before; no id has an `@`."""
     return f"{run_id}@{secrets.token_hex(8)}"
-
-
-def origin_below(origin: str, child: str) -> str:
-    """The root of the keys of a run that comes of another one, as its child or fork: it then may have a namesake too."""
-    _, mark, token = origin.partition("@")
-    return f"{child}{mark}{token}"
 
 
 def new_owner() -> str:

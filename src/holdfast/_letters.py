@@ -12,7 +12,6 @@ from . import _records as rec
 from ._clock import Clock
 from ._journal import Journal
 from ._lease import CHILD, Observer
-from ._options import AWAY
 from ._run import MESSAGE
 from .store import Head, Letter, Store
 
@@ -37,10 +36,13 @@ def moved_children(store: Store, journal: Journal) -> list[Head]:
 
 
 def tell_parent(store: Store, clock: Clock, journal: Journal, *, by: str = "") -> None:
-    """Somebody else than its parent moves the run: leave the parent a letter, unless there is one about this child, or it has ended."""
+    """Somebody else than its parent moves the run: leave the parent a letter, unless there is one about this child, or it has ended.
+
+    One that is being moved gets it too: the letter goes along, or is there when the move is taken back.
+    """
     run_id, parent = journal.head.run_id, journal.started.parent.get("run", "") if journal.started is not None else ""
     head = store.head(parent) if parent and by != f"run {parent}" else None
-    if head is None or head.status in ("done", "cancelled", *AWAY):
+    if head is None or head.status in ("done", "cancelled", "moved"):
         return
     body = json.dumps({"by": f"run {run_id}", "child": run_id}).encode()
     if not any(letter.kind == CHILD and letter.body == body for letter in store.letters([parent])):

@@ -30,13 +30,14 @@ from ._failpoints import reach
 from ._ids import checked_text
 from ._inspect import loaded
 from ._journal import Journal
+from ._lease import CHILD
 from ._letters import matters
 from ._lineage import Unread, told
 from ._operate import MAX_TRIES
 from ._parcels import Watch, carried, is_same, needed, put_in_place
 from ._runner import silent
 from .errors import Refusal, RunMoved, RunPruned, StoreError
-from .store import Append, Head, Letter, Live, Prunable, Repair, Row, Shelf, Store
+from .store import Append, Head, Letter, Live, Prunable, Repair, Row, Shelf, Store, Tombstone
 
 MOST_RUNS = 10_000
 """Runs of one family at the most."""
@@ -225,8 +226,12 @@ def _refuse_strangers(journal: Journal, family: set[str]) -> None:
             raise Refusal(f"{known}, which does not go along; nothing was changed. Let it come to its end here, or cancel it")
 
 
+def _grave(target: Store, run_id: str) -> Tombstone | None:
+    return target.tombstone(run_id) if isinstance(target, Prunable) else None
+
+
 def _refuse_pruned(target: Store, run_id: str) -> None:
-    grave = target.tombstone(run_id) if isinstance(target, Prunable) else None
+    grave = _grave(target, run_id)
     if grave is not None:
         raise RunPruned(run_id, grave.status, f"{to_datetime(grave.pruned_us):%Y-%m-%d %H:%M:%S} UTC", grave.by, grave.why)
 
@@ -370,9 +375,11 @@ def _stays(run_id: str) -> Refusal:
     return Refusal(f"the move of run {run_id!r} was taken back meanwhile, and it stays where it is")
 
 
-def _there(order: Order, token: str, run_id: str) -> tuple[Head, Sequence[Row]]:
-    """The run in the target, which must have it by now."""
+def _there(order: Order, token: str, run_id: str) -> tuple[Head, Sequence[Row]] | None:
+    """The run in the target, which must have it by now; None where it has ended there since, and was pruned."""
     found = order.target.load(run_id)
+    if found is None and _grave(order.target, run_id) is not None:
+        return None
     if found is None or not _is_there(found, token):
         gone = f"run {run_id!r} was handed over to here, and is not here any more. It was not brought here again, since it may have gone on"
         raise StoreError(order.target.url, f"{gone}; restore a backup of this store, or fork a backup of {order.engine.store.url}")
@@ -477,8 +484,8 @@ def _activated(order: Order, token: str, run_id: str) -> Iterator[str]:
     letters = _letters_of(source_rows, run_id)
     for _ in range(MAX_TRIES):
         found = _there(order, token, run_id)
-        last = next(_on_the_way(found[1]), None)
-        if not isinstance(last, rec.RunArrived) or not last.pending or last.token != token:
+        last = next(_on_the_way(found[1]), None) if found is not None else None
+        if found is None or not isinstance(last, rec.RunArrived) or not last.pending or last.token != token:
             yield f"activated {run_id}"
             return
         _posted_there(target, run_id, [letter for letter in letters if letter.kind != "message"])
@@ -492,7 +499,10 @@ def _activated(order: Order, token: str, run_id: str) -> Iterator[str]:
 
 
 def _arrival(order: Order, seal: rec.RunSealed, journal: Journal, letters: Sequence[Letter]) -> Append:
-    """The append that lets a run be taken; messages come in its record, and what was left here for an earlier self of it goes."""
+    """The append that lets a run be taken; messages come in its record, and what was left here for an earlier self of it goes.
+
+    What tells of a child stays: the children can be taken before, and may have moved since.
+    """
     engine, target, run_id = order.engine, order.target, journal.head.run_id
     messages = _messages(journal, seal.token, letters)
     wakes = any(matters(target, engine.observer, journal, letter) for letter in letters if letter.kind == "message")
@@ -500,7 +510,8 @@ def _arrival(order: Order, seal: rec.RunSealed, journal: Journal, letters: Seque
     value = told(run_id, [], messages) if messages else None
     record = rec.RunArrived(token=seal.token, source=seal.source, was=was, value=value)
     mine = {(letter.kind, letter.body, letter.at_us) for letter in letters if letter.kind != "message"}
-    old = [each.letter_id for each in target.letters([run_id]) if (each.kind, each.body, each.at_us) not in mine]
+    known = [each for each in target.letters([run_id]) if each.kind != CHILD]
+    old = [each.letter_id for each in known if (each.kind, each.body, each.at_us) not in mine]
     sealed = journal.seal([record], at_us=engine.clock.now_us(), takes=old)
     return sealed._replace(refs=tuple(engine.store.blob_refs(run_id)) if isinstance(engine.store, Shelf) else ())
 

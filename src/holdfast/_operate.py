@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import _records as rec
@@ -28,7 +28,7 @@ from ._runner import escaped, silent
 from .budget import Budget, shown
 from .codec.failures import told
 from .codec.words import written
-from .errors import LeaseLost, NotKept, Refusal, StoreError, UnknownAgent, Unwinding
+from .errors import LeaseLost, NotKept, Refusal, RunMoved, StoreError, UnknownAgent, Unwinding
 from .store import Head, Row
 
 MAX_TRIES = 20
@@ -273,16 +273,29 @@ def _sent_before(engine: Engine, journal: Journal, body: dict[str, Any]) -> str:
 
 
 def cancel(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
-    """Close a run for good; gives what happens next, in words."""
+    """Close a run for good, and its unfinished child runs after it; gives what happens next, in words.
+
+    In this order nobody can go on with the run in answer to the end of a child, and what is refused has changed nothing.
+    """
 
     def not_final(journal: Journal, *, owned: bool) -> None:
         del owned
         _refuse_final(journal.head)
 
     record = rec.RunCancelled(by=checked_text(by, "by"), reason=checked_text(reason, "reason"))
-    cancel_children(engine, run_id)
+    if loaded(engine, run_id)[0].status == "cancelled" and (below := cancel_children(engine, run_id)):
+        return f"the run was cancelled before{_with_children(below)}"
     owned = _tell(engine, run_id, not_final, [record], kind="cancel", letter={"by": by, "reason": reason}, why=f"cancel by {by}")
-    return "its owner has been told to stop" if owned else f"the run is cancelled{_left_in_doubt(engine, run_id)}"
+    if owned:
+        return "its owner has been told to stop"
+    below = {child: why for child, why in cancel_children(engine, run_id).items() if why}
+    return f"the run is cancelled{_with_children(below)}{_left_in_doubt(engine, run_id)}"
+
+
+def _with_children(below: Mapping[str, str]) -> str:
+    """What became of child runs that were to be cancelled with a run."""
+    told = [f"; child run {child!r} {f'is not: {why}. Then cancel this run again' if why else 'is now'}" for child, why in below.items()]
+    return "".join(told)
 
 
 def pause(engine: Engine, run_id: str, *, now: bool, by: str, reason: str) -> str:
@@ -311,16 +324,28 @@ def pause(engine: Engine, run_id: str, *, now: bool, by: str, reason: str) -> st
     return f"its owner has been told to stop {'now' if now else 'before its next step'}; it goes on after: holdfast resume {run_id}"
 
 
-def cancel_children(engine: Engine, run_id: str) -> None:
-    """Cancel the unfinished child runs of one that nobody owns, before itself: who is interrupted repeats it. An owner does so itself."""
-    journal = Journal.load(*loaded(engine, run_id))
-    if _is_owned(engine, journal.head) or journal.head.status in ("done", "cancelled"):
-        return
-    for child in journal.open_children():
+def cancel_children(engine: Engine, run_id: str) -> dict[str, str]:
+    """Cancel the unfinished child runs of one that is cancelled, and so on downwards: who is interrupted repeats it.
+
+    Gives those that were not cancelled yet, each with what hinders it, or nothing. Whoever owns a run does so before it ends.
+    """
+    found: dict[str, str] = {}
+    for child in Journal.load(*loaded(engine, run_id)).open_children():
         head = engine.store.head(child)
-        if head is not None and head.status not in ("done", "cancelled"):
+        if head is not None and head.status == "cancelled":
+            found |= cancel_children(engine, child)
+        elif head is not None and head.status != "done":
             reach("child.before_cancel")
-            cancel(engine, child, by=f"run {run_id}", reason="its parent was cancelled")
+            found |= _cancelled_child(engine, child, run_id)
+    return found
+
+
+def _cancelled_child(engine: Engine, child: str, run_id: str) -> dict[str, str]:
+    try:
+        cancel(engine, child, by=f"run {run_id}", reason="its parent was cancelled")
+    except (Refusal, RunMoved) as error:
+        return {child: str(error)} if loaded(engine, child)[0].status not in ("done", "cancelled") else {}
+    return {child: ""}
 
 
 def undo(engine: Engine, run_id: str, *, by: str, reason: str) -> str:

@@ -7,18 +7,21 @@ fenced by the head that was looked at. Whoever is killed in between can do it ag
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from . import _records as rec
 from ._bodies import from_parts
-from ._chain import at_position
+from ._chain import FORK_OF, at_position
 from ._engine import Engine
 from ._failpoints import reach
 from ._ids import checked_text
 from ._inspect import PAGE
 from ._journal import Journal
+from ._options import STATUSES
 from ._packing import bare
 from ._shedding import Lighter, known_histories, lighter, replays_alike, size
 from .errors import Damaged, Refusal, StoreDamaged
@@ -34,7 +37,11 @@ BLOB_GRACE_US = 24 * 3_600_000_000
 WORTH_BYTES = 1_024
 """A run is not rewritten for less: the record that says so takes a quarter of it."""
 
+UNFINISHED = tuple(status for status in STATUSES if status not in FINAL)
+"""Of runs that may still need others."""
+
 MOVED = "it moved meanwhile"
+DAMAGED = "is damaged: "
 UNLIKE = "without these details it would not go on as before: a defect of Holdfast, and nothing was changed"
 
 What = Literal["removed", "lightened", "kept"]
@@ -174,6 +181,10 @@ def _forgotten(store: Prunable, before_us: int | None) -> int:
 def _heads(store: Store, ordered: Ordered) -> Iterator[Head]:
     """All runs that the order is for, each once."""
     query = Query(statuses=tuple(ordered.statuses), agent=ordered.agent, tags=tuple(ordered.tags.items()), limit=PAGE, after="")
+    return _paged(store, query)
+
+
+def _paged(store: Store, query: Query) -> Iterator[Head]:
     while page := store.heads(query):
         yield from page
         query = query._replace(after=page[-1].run_id)
@@ -197,20 +208,39 @@ class Families:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._known: dict[str, tuple[Head, frozenset[str]]] = {}
+        self._forks: dict[str, str] | None = None
 
     def above(self, parent: str, child: str) -> str:
         """Why a parent still needs a child, or nothing: it has not ended, and its present generation called it, or may take it on."""
-        head = self.engine.store.head(parent)
+        return self._needs(parent, child, "its parent")
+
+    def beside(self, parent: str, child: str) -> str:
+        """Why a fork of its parent still needs a child, or nothing: it has not ended, and may take its result, or branch from it.
+
+        One of them may branch from another that is gone, so all unfinished ones are asked; one that cannot be read speaks for its source.
+        """
+        found = ((source, self._needs(fork, child, "fork")) for fork, source in self._unfinished_forks().items())
+        return next((why for source, why in found if why and (source == parent or DAMAGED not in why)), "")
+
+    def _unfinished_forks(self) -> dict[str, str]:
+        """The forks that have not ended, each with what it branches from; looked for once."""
+        if self._forks is None:
+            unfinished = _paged(self.engine.store, Query(statuses=UNFINISHED, limit=PAGE, after=""))
+            self._forks = {head.run_id: source for head in unfinished if (source := _source_of(head))}
+        return self._forks
+
+    def _needs(self, run_id: str, child: str, whose: str) -> str:
+        head = self.engine.store.head(run_id)
         if head is None or head.status in FINAL:
             return ""
-        if parent not in self._known or self._known[parent][0] != head:
+        if run_id not in self._known or self._known[run_id][0] != head:
             try:
-                found = self.engine.store.load(parent)
+                found = self.engine.store.load(run_id)
                 journal = None if found is None else Journal.load(*found)
             except (Damaged, StoreDamaged) as error:
-                return f"its parent {parent} is damaged: {error}"
-            self._known[parent] = head, frozenset(each.child for each in known_histories(journal)) if journal else frozenset()
-        return f"its parent {parent} has not ended" if child in self._known[parent][1] else ""
+                return f"{whose} {run_id} {DAMAGED}{error}"
+            self._known[run_id] = head, frozenset(each.child for each in known_histories(journal)) if journal else frozenset()
+        return f"{whose} {run_id} has not ended" if child in self._known[run_id][1] else ""
 
     def below(self, journal: Journal) -> str:
         """Why a run is still needed by a child that it left: one that has not ended is closed because of its parent."""
@@ -219,6 +249,13 @@ class Families:
             if head is not None and head.status not in (*FINAL, "failed"):
                 return f"its child {child} has not ended"
         return ""
+
+
+def _source_of(head: Head) -> str:
+    """The run that a fork branches from; nothing for one that is no fork, or whose head is damaged."""
+    with suppress(ValueError, AttributeError):
+        return str(json.loads(head.tags).get(FORK_OF, ""))
+    return ""
 
 
 def _removed(families: Families, ordered: Ordered, plan: Plan, heads: Sequence[Head]) -> Iterator[Pruned]:
@@ -273,7 +310,8 @@ def _still_needed(families: Families, journal: Journal) -> str:
     if journal.undoing is not None and journal.head.status != "cancelled":
         return "it is to be undone"
     parent = journal.started.parent if journal.started is not None else {}
-    return (families.above(parent["run"], journal.head.run_id) if parent else "") or families.below(journal)
+    ours = (families.above, families.beside) if parent else ()
+    return next(filter(None, (needs(parent["run"], journal.head.run_id) for needs in ours)), "") or families.below(journal)
 
 
 def _lightened(engine: Engine, ordered: Ordered, plan: Plan, head: Head) -> Pruned:

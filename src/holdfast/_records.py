@@ -23,8 +23,8 @@ class RunStarted(Record):
     """A run began; `args` are the agent's arguments, `origin` the root of all its idempotency keys.
 
     `budget` is what the code allows, and `by` in it says whether it was given for the run or for the agent. `parent` names the run and the
-    step that called this one, where one did. In its queue it comes behind those of a higher `priority` and an earlier turn; `lane` is what
-    it has in common with others that must not crowd out the rest.
+    step that called this one, where one did, and `since` when that run is there. In its queue it comes behind those of a higher `priority`
+    and an earlier turn; `lane` is what it has in common with others that must not crowd out the rest.
     """
 
     kind = "run.started"

@@ -326,6 +326,8 @@ def _forsaken(engine: Engine, order: Order, journal: Journal) -> list[rec.Record
         why = f"step {parent['step']} of its parent, which had called it, was cancelled"
     if above.continued is not None and order.run_id not in above.open_children():
         why = "its parent has begun anew"
+    if _is_former(parent, head):
+        why = "its parent was pruned, and another run has its id"
     return [rec.RunCancelled(by=f"run {head.run_id}", reason=why)] if why else []
 
 
@@ -334,12 +336,22 @@ def child_tags(parent: dict[str, str]) -> dict[str, str]:
     return {CHILD_OF: parent["run"]} if parent else {}
 
 
+def called_by(call: Call) -> dict[str, str]:
+    """How a child names the run and the step that called it, and since when that run has been there: another one may have its id later."""
+    return {"run": call.run.id, "step": call.step_id, "since": str(call.run.journal.head.created_us)}
+
+
+def _is_former(parent: dict[str, str], head: Head) -> bool:
+    """Whether a child was called by an earlier run of that id, which was pruned and forgotten; older records do not tell."""
+    return parent.get("since", "") not in ("", str(head.created_us))
+
+
 def started(engine: Engine, order: Order, *, owner: str) -> rec.RunStarted:
     """The first record of a run, which `owner` begins, or nobody yet."""
     nested = order.nested
     with at_desk(Desk(engine.store, engine.clock, order.run_id)):
         args = order.encoded()
-    parent = {"run": nested.call.run.id, "step": nested.call.step_id} if nested else {}
+    parent = called_by(nested.call) if nested else {}
     return rec.RunStarted(
         agent=order.agent.name, version=order.agent.version, fingerprint=order.fingerprint(),
         origin=nested.origin() if nested else order.run_id, parent=parent,
@@ -371,10 +383,13 @@ def _budget(order: Order, before: rec.Json) -> rec.Json:
 def refuse_foreign(journal: Journal, call: Call) -> None:
     """Refuse to take a run for the child of a step that is not a child of this step's run."""
     parent = journal.started.parent if journal.started is not None else {}
-    if parent.get("run") != call.run.id:
-        whose = f"a child of run {parent['run']!r}" if parent else "a run of its own"
+    former = parent.get("run") == call.run.id and _is_former(parent, call.run.journal.head)
+    if parent.get("run") != call.run.id or former:
+        whose = f"a child of {'an earlier ' if former else ''}run {parent['run']!r}" if parent else "a run of its own"
         how = f"Give the child another id: await hf.start({call.spec.name}, ..., run_id=ID)"
-        raise Refusal(f"run {journal.head.run_id!r} is {whose}, not a child of run {call.run.id!r}; it is unchanged. {how}")
+        how = "Let it go too, and its id (holdfast prune, keep_ids), or use another id for this run" if former else how
+        mine = "this one" if former else f"run {call.run.id!r}"
+        raise Refusal(f"run {journal.head.run_id!r} is {whose}, not a child of {mine}; it is unchanged. {how}")
 
 
 def resting(engine: Engine, run_id: str) -> Parking | None:

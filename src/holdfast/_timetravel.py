@@ -21,7 +21,7 @@ from ._chain import CHILD_OF, record_of
 from ._decorators import Step
 from ._engine import Engine
 from ._failpoints import reach
-from ._ids import checked_run_id, checked_text, new_origin, origin_below
+from ._ids import checked_run_id, checked_text, new_origin
 from ._inspect import loaded
 from ._journal import Journal
 from ._lineage import ANY_EPOCH, OF_THE_RUN, happened, standing, told, unread
@@ -134,12 +134,11 @@ def fork(
     raise Refusal(f"run {run_id!r} has {MOST_FORKS - 1} forks; nothing was changed. Give an id")
 
 
-def fork_child(engine: Engine, source: str, new_id: str, *, parent: dict[str, str], root: str, said: Word) -> None:
+def fork_child(engine: Engine, source: str, new_id: str, *, parent: dict[str, str], said: Word) -> None:
     """Make the child run of a step a branch of the one that the same call had on a path that was given up: it knows what that one did."""
     head, rows = loaded(engine, source)
     journal = Journal.load(head, rows)
-    origin = origin_below(root, new_id)
-    made = _made(engine, new_id, rows, journal, [], at=BEGINNING, after=journal.began, said=said, parent=parent, origin=origin)
+    made = _made(engine, new_id, rows, journal, [], at=BEGINNING, after=journal.began, said=said, parent=parent)
     if made is None:
         raise Refusal(f"there is a run {new_id!r} already, and it is not that child run; it is unchanged")
 
@@ -149,12 +148,11 @@ def branched(
 ) -> Forked | None:
     """Make a run that stands in another place, and of which these are the records, into a fork here; `refs` are its artifacts, kept here.
 
-    Its keys are like those of no other run, whatever has its id elsewhere: its source may, and so may a copy in a third place.
     None where another run has that id or, if the fork must be `untouched`, where somebody has gone on with it.
     """
-    after, origin = point(journal, at), new_origin(new_id)
+    after = point(journal, at)
     _refuse_unsettled(engine, journal, at, after)
-    return _made(engine, new_id, rows, journal, [], at=at, after=after, said=said, untouched=untouched, blobs=refs, origin=origin)
+    return _made(engine, new_id, rows, journal, [], at=at, after=after, said=said, untouched=untouched, blobs=refs)
 
 
 def point(journal: Journal, step_id: str) -> int:
@@ -372,11 +370,13 @@ def _is_cancelled(engine: Engine, run_id: str) -> bool:
 def _made(
     engine: Engine, new_id: str, rows: Sequence[Row], journal: Journal, corrections: Sequence[rec.StepEdited | rec.StateEdited],
     *, at: str, after: int, said: Word, untouched: bool = False, parent: dict[str, str] | None = None, blobs: Sequence[str] | None = None,
-    origin: str = "",
 ) -> Forked | None:  # fmt: skip
-    """The fork under this id; None where another run has it or, if it must be `untouched`, where somebody has gone on with it."""
+    """The fork under this id; None where another run has it or, if it must be `untouched`, where somebody has gone on with it.
+
+    Its keys are like those of no other run, whatever has its id elsewhere or had it before: its source moves, and is forked there too.
+    """
     forked = rec.RunForked(
-        source=journal.head.run_id, at=at, after=after, origin=origin or origin_below(_root(journal), new_id), by=said.by,
+        source=journal.head.run_id, at=at, after=after, origin=new_origin(new_id), by=said.by,
         reason=said.reason, effects=said.effects, value=_known(rows, journal, after),
     )  # fmt: skip
     if engine.store.head(new_id) is None:
@@ -391,12 +391,6 @@ def _made(
             gone, remedy = stale.missing[0][:12], f"See holdfast check {journal.head.run_id}, or fork at a step before it"
             raise Refusal(f"artifact {gone} of run {journal.head.run_id!r} is not there any more; nothing was changed. {remedy}")
     return Forked(new_id, existed=True) if _is_there(engine, new_id, [forked, *corrections], untouched=untouched) else None
-
-
-def _root(journal: Journal) -> str:
-    """What the keys of a run derive from."""
-    started = journal.started
-    return journal.forked.origin if journal.forked is not None else started.origin if started is not None else ""
 
 
 def _blobs_of(engine: Engine, source: str) -> list[str]:
