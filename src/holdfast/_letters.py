@@ -32,8 +32,13 @@ def matters(store: Store, observer: Observer, journal: Journal, letter: Letter) 
 
 def moved_children(store: Store, journal: Journal) -> list[Head]:
     """The child runs that a waiting run waits for and that do not wait any more."""
-    found = [store.head(journal.histories[step_id].child) for step_id in _awaited(journal) if step_id in journal.histories]
+    found = [store.head(child) for child in awaited_children(journal)]
     return [head for head in found if head is not None and head.status != "waiting"]
+
+
+def awaited_children(journal: Journal) -> list[str]:
+    """The child runs that a waiting run waits for: none of a path that was given up, or whose outcome it has."""
+    return [journal.histories[step_id].child for step_id in _awaited(journal) if step_id in journal.histories]
 
 
 def tell_parent(store: Store, clock: Clock, journal: Journal, *, by: str = "") -> None:
