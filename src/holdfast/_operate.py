@@ -292,8 +292,8 @@ def undo(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
 
     def not_yet(journal: Journal, *, owned: bool) -> None:
         _refuse_final(journal.head)
-        if journal.undoing is not None and not owned:
-            how = f"It goes on with: holdfast resume {run_id} --here APP.py"
+        if journal.undoing is not None:
+            how = f"It executes now in {journal.head.owner}" if owned else f"It goes on with: holdfast resume {run_id} --here APP.py"
             raise Refusal(f"run {run_id!r} is being undone already; nothing was changed. {how}")
 
     record = rec.RunUndoing(by=checked_text(by, "by"), reason=checked_text(reason, "reason"))
