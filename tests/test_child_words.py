@@ -90,7 +90,9 @@ def test_a_child_of_a_paused_parent_names_that_pause() -> None:
         assert line(app, "r.1") == "'r.1' goes on inside run 'r', which is paused by ann: lunch"
         assert app.resume("r.1") == "it is recorded, and run 'r' stays paused by ann: lunch; it goes on after: holdfast resume r"
         assert app.show("r.1").status == "queued"
+        assert app.ready() == []
         app.resume("r")
+        assert sorted(run.run_id for run in app.ready()) == ["r", "r.1"]
         assert app.answer("r.1", "1", yes=True).startswith("the run is ready to go on")
 
 
@@ -100,10 +102,20 @@ def test_a_child_that_its_parent_has_gone_on_without_is_not_called_ready_and_can
         told = app.resume("r.1")
         assert told.startswith("it is recorded, but run 'r' has gone on without 'r.1', which is closed when that one ends")
         assert told.endswith("To execute it by itself: holdfast resume r.1 --here APP.py")
+        assert app.ready() == []
         assert app.show("r.1").next_commands == ["holdfast resume r.1 --here APP.py", "holdfast cancel r.1"]
         app.answer("r", "2", 7)
         assert app.resume_here("r", [lenient, child]) == 7
         assert (app.show("r.1").status, line(app, "r.1")) == ("cancelled", "")
+
+
+def test_children_that_cannot_go_on_do_not_hide_the_runs_that_can() -> None:
+    store = stopped(parent)
+    with hf.Holdfast(store) as app:
+        app.submit(child, run_id="other")
+        app.resume("r.1")
+        for limit in (1, 2, 100):
+            assert [run.run_id for run in app.ready(limit=limit)] == ["other"]
 
 
 def test_a_child_that_let_go_because_of_its_parents_budget_names_what_that_one_waits_for() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from ._engine import Engine
+from ._family import hindrance
 from ._journal import Journal
 from ._lease import CHILD
 from ._letters import matters
@@ -28,11 +29,16 @@ MOST_IN_VAIN = 100_000
 
 
 def ready(engine: Engine, *, agent: str | None, limit: int) -> list[Head]:
-    """The heads of runs that nobody executes and that can go on now: first those whose time has come, the earliest first."""
+    """The heads of runs that nobody executes and that can go on now: first those whose time has come, the earliest first.
+
+    No child whose parent is paused or has failed, or does not wait for it: it goes on inside that one, if at all.
+    """
     if not 0 < limit <= MAX_READY:
         raise Misuse(f"limit={limit}: between 1 and {MAX_READY} runs can be asked for at once")
     found: dict[str, Head] = {}
     for head in _candidates(engine, agent, limit):
+        if hindrance(engine.store, head) is not None:
+            continue
         found.setdefault(head.run_id, head)
         if len(found) == limit:
             break
@@ -50,8 +56,10 @@ def due(engine: Engine, *, agent: str | None = None, queue: str | None = None, l
 def _candidates(engine: Engine, agent: str | None, limit: int) -> Iterator[Head]:
     yield from due(engine, agent=agent, limit=limit)
     yield from Spoken(engine).to(agent)
-    queued = engine.store.heads(Query(agent=agent, statuses=["queued"], limit=limit))
-    yield from (head for head in queued if head.owner is None)
+    query = Query(agent=agent, statuses=["queued"], limit=max(limit, PAGE))
+    while page := engine.store.heads(query):
+        yield from (head for head in page if head.owner is None)
+        query = query._replace(offset=query.offset + len(page))
 
 
 class Spoken:
