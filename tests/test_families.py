@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import cast
 
@@ -135,6 +136,27 @@ def test_a_parent_that_asks_about_its_budget_is_not_taken_for_the_child_that_let
         app.resume("top", budget=hf.Budget(steps=9))
         assert seen_by(app, looks) == ["top"]
         assert app.resume_here("top", [spender, counts]) == 6
+
+
+def test_a_letter_about_a_child_that_is_not_waited_for_has_the_journal_read_once_and_one_that_is_stays_looked_at() -> None:
+    @hf.agent
+    async def asks() -> bool:
+        return await hf.ask("inside?")
+
+    @hf.agent
+    async def calls() -> bool:
+        return await asks()
+
+    with Holdfast(store := Reading()) as app:
+        with pytest.raises(hf.RunWaiting):
+            app.run(calls, run_id="top", wait=False)
+        for child, reads in (("top.9", 1), ("top.1", 10)):
+            store.post("top", "child", json.dumps({"by": f"run {child}", "child": child}).encode(), 1)
+            looks, store.read = Looks(app.engine), 0
+            assert [seen_by(app, looks) for _ in range(10)] == [[]] * 10
+            assert store.read == reads
+        app.cancel("top.1")
+        assert seen_by(app, looks) == ["top"], "the child was moved, and neither the parent nor its letters"
 
 
 def test_a_parent_that_an_edit_led_past_its_child_is_not_taken_when_that_is_answered_and_closes_it_at_its_end() -> None:

@@ -7,6 +7,7 @@ a letter that names the child: a hint where to look, one for each child, which c
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 from . import _records as rec
 from ._clock import Clock
@@ -28,6 +29,13 @@ def matters(store: Store, observer: Observer, journal: Journal, letter: Letter) 
     except (ValueError, TypeError, KeyError, AttributeError):
         pass  # it cannot be read; whoever has the run takes it away
     return True
+
+
+def may_matter_yet(journal: Journal, letter: Letter) -> bool:
+    """Whether a letter that does not matter now may later, though the run stays where it is: about a child that it waits for."""
+    with suppress(ValueError, TypeError, KeyError):
+        return letter.kind == CHILD and json.loads(letter.body)["child"] in awaited_children(journal)
+    return False
 
 
 def moved_children(store: Store, journal: Journal) -> list[Head]:

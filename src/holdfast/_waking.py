@@ -13,8 +13,7 @@ from contextlib import suppress
 from ._engine import Engine
 from ._family import hindrance
 from ._journal import Journal
-from ._lease import CHILD
-from ._letters import matters
+from ._letters import matters, may_matter_yet
 from .errors import Damaged, Misuse
 from .store import Head, Letter, Query
 
@@ -80,23 +79,22 @@ class Spoken:
             query = query._replace(after=page[-1].run_id)
 
     def _wakes(self, head: Head, letters: Sequence[Letter]) -> bool:
-        """Whether a letter matters; that none does holds until there is another one, or the run moves, or else a child run may have."""
-        stands = (head.epoch, head.seq, max((letter.letter_id for letter in letters), default=0))
+        """Whether a letter matters; that none does holds until there is another one, or the run moves, or a child that is waited for."""
+        engine, stands = self._engine, (head.epoch, head.seq, max((letter.letter_id for letter in letters), default=0))
         if self._vain.pop(head.run_id, None) == stands:
             self._vain[head.run_id] = stands
             return False
-        if self._matter(head.run_id, letters):
+        journal = self._read(head.run_id) if letters else None
+        if journal is not None and any(matters(engine.store, engine.observer, journal, letter) for letter in letters):
             return True
-        if all(letter.kind != CHILD for letter in letters):
+        if journal is None or not any(may_matter_yet(journal, letter) for letter in letters):
             if len(self._vain) >= MOST_IN_VAIN:
                 del self._vain[next(iter(self._vain))]
             self._vain[head.run_id] = stands
         return False
 
-    def _matter(self, run_id: str, letters: Sequence[Letter]) -> bool:
-        engine = self._engine
+    def _read(self, run_id: str) -> Journal | None:
         with suppress(Damaged):  # it cannot go on; the inbox says why
-            found = engine.store.load(run_id) if letters else None
-            journal = Journal.load(*found) if found is not None else None
-            return journal is not None and any(matters(engine.store, engine.observer, journal, letter) for letter in letters)
-        return False
+            found = self._engine.store.load(run_id)
+            return Journal.load(*found) if found is not None else None
+        return None
