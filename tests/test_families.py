@@ -150,9 +150,10 @@ def test_a_letter_about_a_child_that_is_not_waited_for_has_the_journal_read_once
     with Holdfast(store := Reading()) as app:
         with pytest.raises(hf.RunWaiting):
             app.run(calls, run_id="top", wait=False)
+        looks = Looks(app.engine)
         for child, reads in (("top.9", 1), ("top.1", 10)):
             store.post("top", "child", json.dumps({"by": f"run {child}", "child": child}).encode(), 1)
-            looks, store.read = Looks(app.engine), 0
+            store.read = 0
             assert [seen_by(app, looks) for _ in range(10)] == [[]] * 10
             assert store.read == reads
         app.cancel("top.1")

@@ -241,8 +241,9 @@ def _sent_before(engine: Engine, journal: Journal, body: dict[str, Any]) -> str:
     told = f"a message with key {body['key']!r} was sent before"
     if body["key"] in journal.taken:
         return f"{told}, and the run has taken it; nothing was sent"
-    for letter in engine.store.letters([journal.head.run_id]):
-        other = json.loads(letter.body) if letter.kind == "message" else {}
+    kept = [{"name": one.name, "value": json.loads(one.value), "key": one.key} for one in journal.unread.values()]
+    letters = [letter for letter in engine.store.letters([journal.head.run_id]) if letter.kind == "message"]
+    for other in (*kept, *(json.loads(letter.body) for letter in letters)):
         if other.get("key") == body["key"]:
             same = (other.get("name"), other.get("value")) == (body["name"], body["value"])
             return f"{told}{'' if same else ' with something else in it, which holds'}; nothing was sent"
