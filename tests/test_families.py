@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import cast
 
@@ -19,7 +20,7 @@ from holdfast._journal import Journal
 from holdfast._roster import in_line, unserved
 from holdfast._turns import QUEUE
 from holdfast._worker import Worker
-from holdfast.store import Store
+from holdfast.store import Head, Row, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 
@@ -74,11 +75,12 @@ STOPPED = [
     rec.RunPaused(by="ann"),
     rec.RunFailed(error={"type": "ValueError", "message": "card declined"}),
     rec.RunFailed(error={"type": "ChildStopped", "message": "child run 'top.2' stopped: it is blocked"}),
+    rec.RunWaiting(waits="go on without it?", steps=["2"]),
 ]
 GOES_ON = [
     rec.RunResumed(owner=GONE, why="taken over"),
     rec.RunReleased(reason="its worker stops"),
-    rec.RunWaiting(waits="child"),
+    rec.RunWaiting(waits="child", steps=["1"]),
     rec.RunFailed(error={"type": "ChildStopped", "message": "child run 'top.1' stopped: it was blocked"}),
 ]
 INSIDE = [
@@ -99,6 +101,97 @@ def test_a_run_is_taken_for_one_inside_it_unless_something_else_has_stopped_it(
         write(store, "top.1", inside)
         write(store, "top", above)
         assert taken(app, clock) == found
+
+
+class Reading(MemoryStore):
+    """Counts the journals that are read."""
+
+    read = 0
+
+    def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
+        self.read += 1
+        return super().load(run_id)
+
+
+def seen_by(app: Holdfast, looks: Looks | None = None) -> list[str]:
+    return [head.run_id for head in claimable(app.engine, ["spender", "counts", "calls", "asks"], [QUEUE], looks or Looks(app.engine))]
+
+
+def test_a_parent_that_asks_about_its_budget_is_not_taken_for_the_child_that_let_go_before_somebody_has_answered() -> None:
+    @hf.step
+    async def count(number: int) -> int:
+        return number
+
+    @hf.agent
+    async def counts() -> int:
+        return sum([await count(number) for number in range(4)])
+
+    @hf.agent
+    async def spender() -> int:
+        return await counts()
+
+    with Holdfast(store := Reading()) as app:
+        with pytest.raises(hf.RunWaiting):
+            app.run(spender, run_id="top", budget=hf.Budget(steps=2), wait=False)
+        looks = Looks(app.engine)
+        assert [app.show(run_id).status for run_id in ("top", "top.1")] == ["waiting", "queued"]
+        store.read = 0
+        assert [seen_by(app, looks) for _ in range(10)] == [[]] * 10
+        assert store.read == 1, "what stands as it stood is not read again"
+        app.resume("top", budget=hf.Budget(steps=9))
+        assert seen_by(app, looks) == ["top"]
+        assert app.resume_here("top", [spender, counts]) == 6
+
+
+def test_a_letter_about_a_child_that_is_not_waited_for_has_the_journal_read_once_and_one_that_is_stays_looked_at() -> None:
+    @hf.agent
+    async def asks() -> bool:
+        return await hf.ask("inside?")
+
+    @hf.agent
+    async def calls() -> bool:
+        return await asks()
+
+    with Holdfast(store := Reading()) as app:
+        with pytest.raises(hf.RunWaiting):
+            app.run(calls, run_id="top", wait=False)
+        looks = Looks(app.engine)
+        for child, reads in (("top.9", 1), ("top.1", 10)):
+            store.post("top", "child", json.dumps({"by": f"run {child}", "child": child}).encode(), 1)
+            store.read = 0
+            assert [seen_by(app, looks) for _ in range(10)] == [[]] * 10
+            assert store.read == reads
+        app.cancel("top.1")
+        assert seen_by(app, looks) == ["top"], "the child was moved, and neither the parent nor its letters"
+
+
+def test_a_parent_that_an_edit_led_past_its_child_is_not_taken_when_that_is_answered_and_closes_it_at_its_end() -> None:
+    @hf.step
+    async def way() -> str:
+        return "child"
+
+    @hf.agent
+    async def asks() -> bool:
+        return await hf.ask("inside?")
+
+    @hf.agent
+    async def calls() -> bool:
+        return await asks() if await way() == "child" else await hf.ask("above?")
+
+    def play(app: Holdfast) -> None:
+        with pytest.raises(hf.RunWaiting):
+            app.run(calls, run_id="top", wait=False)
+
+    with Holdfast(MemoryStore()) as app:
+        play(app)
+        app.edit("top", 1, "none")
+        play(app)
+        app.answer("top.2", "1", yes=True)
+        assert (seen_by(app), app.show("top.2").status) == ([], "queued")
+        app.answer("top", "2", yes=True)
+        assert seen_by(app) == ["top"]
+        assert app.resume_here("top", [calls, asks]) is True
+        assert app.show("top.2").status == "cancelled"
 
 
 def test_a_run_that_kills_whoever_executes_it_is_set_aside_once_though_one_inside_it_has_lost_its_owner() -> None:

@@ -41,6 +41,20 @@ def test_messages_go_along_each_once() -> None:
     assert [what for what, _ in paid] == ["a", "b"]
 
 
+def test_a_message_that_went_along_is_known_to_whoever_sends_its_key_again() -> None:
+    source, target = begun(expecting), MemoryStore()
+    with hf.Holdfast(source) as app:
+        app.send("r", "go", "one", key="k")
+        app.move("r", to=target)
+    with hf.Holdfast(target) as app:
+        assert app.send("r", "go", "one", key="k") == "a message with key 'k' was sent before; nothing was sent"
+        other = app.send("r", "go", "two", key="k")
+        assert other == "a message with key 'k' was sent before with something else in it, which holds; nothing was sent"
+        assert target.letters(["r"]) == []
+        app.send("r", "go", "three", key="k-2")
+    assert play(target, expecting) == ["paid a", "one", "three", "paid b"]
+
+
 def test_what_an_owner_was_told_before_it_died_is_heard_in_the_new_place() -> None:
     source, target = begun(asking), MemoryStore()
     source.post("r", "answer", b'{"ask": "2", "by": "ann", "yes": true, "value": "true"}', 7)

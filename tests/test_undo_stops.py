@@ -101,6 +101,42 @@ def test_an_undo_in_doubt_waits_for_a_person_and_is_not_repeated_unasked() -> No
     assert undone() == ["a"]
 
 
+def test_an_undo_that_is_asked_for_again_while_it_goes_on_does_not_wake_the_run_at_its_doubt_for_ever() -> None:
+    store = in_doubt_at_b()
+    store.post("r", "cancel", b'{"by": "bob", "reason": "", "undo": true}', 1)
+    with hf.Holdfast(store) as app:
+        assert [run.run_id for run in app.ready()] == ["r"]
+        with pytest.raises(hf.RunWaiting):
+            play(store, doubtful)
+        assert (app.ready(), store.letters(["r"])) == ([], [])
+    resolve(store, "2", landed="found")
+    assert closed(store, doubtful) == "3 effects undone"
+
+
+def test_who_asks_for_an_undo_that_executes_is_told_so_and_leaves_no_letter() -> None:
+    told: list[str] = []
+
+    async def back(result: None) -> None:
+        with hf.Holdfast(store) as app, pytest.raises(hf.HoldfastError) as caught:
+            await asyncio.to_thread(app.cancel, "r", undo=True, by="bob")
+        told.append(str(caught.value))
+
+    @hf.effect(in_doubt="ask", undo=back)
+    async def act() -> None:
+        return None
+
+    @hf.agent(on_failure="undo")
+    async def agent() -> None:
+        await act()
+        raise ValueError
+
+    store = MemoryStore()
+    with pytest.raises(ValueError):
+        play(store, agent)
+    assert "is being undone already; nothing was changed. It executes now in " in told[0]
+    assert store.letters(["r"]) == []
+
+
 def test_an_undo_that_did_not_happen_is_run() -> None:
     store = failed_run()
     cancel(store)

@@ -18,6 +18,7 @@ from ._engine import Engine
 from ._family import MAX_DEPTH, parent_of
 from ._fitting import is_held_up, is_misfit, is_stopped_by, tries
 from ._journal import Journal
+from ._letters import awaited_children
 from ._runner import silent
 from ._waking import Spoken, due
 from .errors import Damaged, LeaseLost, Stopped
@@ -51,6 +52,9 @@ MISFITS_PAGE = 500
 MOST_KNOWN = 100_000
 """Runs that wait for fitting code of which is remembered whether this one has been tried."""
 
+MOST_CALLERS = 10_000
+"""Runs of which is remembered for which runs inside them they wait."""
+
 log = logging.getLogger("holdfast")
 
 
@@ -58,7 +62,7 @@ class Looks:
     """What stays from one look for runs to the next, and what is learnt in between by whoever takes them."""
 
     def __init__(self, engine: Engine, misfits: Misfits | None = None) -> None:
-        self.orphans, self.misfits, self.spoken = Orphans(engine), misfits, Spoken(engine)
+        self.orphans, self.misfits, self.spoken, self.callers = Orphans(engine), misfits, Spoken(engine), Callers(engine)
         self.taken = 0
         """How many were taken: those that go on and those in line have their turn alternately, also where there is room for one only."""
         self.full: set[tuple[str, str]] = set()
@@ -88,7 +92,7 @@ def claimable(
     going_on = chain(*(due(engine, queue=queue) for queue in queues), looks.spoken.to(), waiting)
     in_line = chain(*(_in_line(engine, queue, agents, looks.full) for queue in queues))
     for head in chain(looks.orphans.found(), looks.alternating(going_on, in_line) if queues else ()):
-        top = _topmost(engine, head)
+        top = _topmost(engine, head, looks.callers)
         if top is None or top.queue not in (*queues, *held) or top.run_id in seen:
             continue
         seen.add(top.run_id)
@@ -185,6 +189,7 @@ class Misfits:
         self._engine, self._codes, self._queues = engine, {name: code for name, code in codes.items() if code}, queues
         self._next_s, self._took_s = float("-inf"), 0.0
         self._known: dict[str, tuple[int, int, bool]] = {}
+        self._callers = Callers(engine)
         self._walk: Iterator[Head | None] | None = None
 
     def found(self) -> Iterator[Head]:
@@ -219,7 +224,7 @@ class Misfits:
             query = query._replace(idle_before_us=until_us, offset=alike + (query.offset if query.idle_before_us == until_us else 0))
 
     def _to_be_tried(self, head: Head) -> Head | None:
-        top = _topmost(self._engine, head) if is_misfit(head) else None
+        top = _topmost(self._engine, head, self._callers) if is_misfit(head) else None
         if top is None or top.agent not in self._codes or top.queue not in self._queues or not is_held_up(top):
             return None
         epoch, seq, tried = self._known.get(top.run_id, (0, 0, False))
@@ -240,19 +245,46 @@ class Misfits:
             return True
 
 
-def _topmost(engine: Engine, head: Head) -> Head | None:
-    """The run that must be taken for this one to go on; None where somebody has it already, or something has stopped it."""
+class Callers:
+    """Knows for which runs inside them waiting runs wait, without reading a journal twice as it stands."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._known: dict[str, tuple[int, int, frozenset[str]]] = {}
+
+    def goes_on(self, above: Head, inside: Head) -> bool:
+        """Whether a run may be taken because one inside it can go on: one that waits only where it waits for that one.
+
+        Else it would stop where it stands, and be taken again, without end. One that failed, only where that one alone had stopped it.
+        """
+        if above.status == "waiting":
+            return inside.run_id in self._awaited(above)
+        return above.status in ("queued", "running") or is_stopped_by(above, inside.run_id)
+
+    def _awaited(self, head: Head) -> frozenset[str]:
+        known = self._known.pop(head.run_id, None)
+        if known is None or known[:2] != (head.epoch, head.seq):
+            known = (head.epoch, head.seq, self._read(head.run_id))
+        if len(self._known) >= MOST_CALLERS:
+            del self._known[next(iter(self._known))]
+        self._known[head.run_id] = known
+        return known[2]
+
+    def _read(self, run_id: str) -> frozenset[str]:
+        with suppress(Damaged):  # it cannot go on; the inbox says why
+            found = self._engine.store.load(run_id)
+            return frozenset(awaited_children(Journal.load(*found)) if found is not None else ())
+        return frozenset()
+
+
+def _topmost(engine: Engine, head: Head, callers: Callers) -> Head | None:
+    """The run that must be taken for this one to go on; None where somebody has it already, or it does not go on for this one."""
     for _ in range(MAX_DEPTH):
         parent = parent_of(head)
         above = engine.store.head(parent) if parent else None
         if above is None or above.status in ("done", "cancelled"):
             return head
-        if not _goes_on_with(above, head) or (above.owner is not None and engine.observer.life_of(above.owner) == "alive"):
+        if not callers.goes_on(above, head) or (above.owner is not None and engine.observer.life_of(above.owner) == "alive"):
             return None
         head = above
     return None
-
-
-def _goes_on_with(above: Head, inside: Head) -> bool:
-    """Whether a run may be taken because one inside it can go on; one that failed, only where that one alone had stopped it."""
-    return above.status in ("queued", "running", "waiting") or is_stopped_by(above, inside.run_id)

@@ -19,7 +19,7 @@ from ._chain import FORK_OF, verified
 from ._checkpoints import STATES, Checkpoint, checkpoints, message
 from ._duration import Duration, seconds
 from ._engine import Engine
-from ._family import top_of
+from ._family import hindrance, top_of
 from ._holding import Fleet
 from ._ids import checked_run_id
 from ._journal import Journal
@@ -453,11 +453,23 @@ def _next_commands(engine: Engine, journal: Journal) -> list[str]:
         case "blocked":
             return unblocking(journal, fleet.hands(head))
         case "waiting" | "failed" if journal.open_children():
-            return [*(f"holdfast show {child}" for child in journal.open_children()), *going_on(journal, fleet.hands(head))]
+            return [*(f"holdfast show {child}" for child in journal.open_children()), *_going_on(engine, journal, fleet)]
         case "waiting" if not _moved(engine, head):
             return telling(journal) or [f"holdfast history {head.run_id}"]
         case _:
-            return going_on(journal, fleet.hands(head))
+            return _going_on(engine, journal, fleet)
+
+
+def _going_on(engine: Engine, journal: Journal, fleet: Fleet) -> list[str]:
+    """What goes on with a run; of a child, what its parent needs first."""
+    head, found = journal.head, hindrance(engine.store, journal.head)
+    if found is None:
+        return going_on(journal, fleet.hands(head))
+    if found.gone_on:
+        return [f"holdfast resume {head.run_id} --here APP.py", f"holdfast cancel {head.run_id}"]
+    if found.above.status in ("failed", "paused"):
+        return going_on(Journal.load(*loaded(engine, found.above.run_id)), fleet.hands(head))
+    return [f"holdfast show {found.above.run_id}"]
 
 
 def _besides(engine: Engine, journal: Journal, fleet: Fleet) -> list[str]:
@@ -466,7 +478,7 @@ def _besides(engine: Engine, journal: Journal, fleet: Fleet) -> list[str]:
     if head.status == "blocked":
         return unblocking(journal, fleet.hands(head))
     dead = head.status == "running" and not _lives(engine, head)
-    return going_on(journal, fleet.hands(head)) if dead or head.status == "paused" else []
+    return _going_on(engine, journal, fleet) if dead or head.status == "paused" else []
 
 
 def _moved(engine: Engine, head: Head) -> bool:

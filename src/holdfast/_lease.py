@@ -209,8 +209,7 @@ def deliver(run: Run, letter: Letter) -> None:
             return  # what is to be recorded of its end is decided; whoever takes the run next reads the letter
         run.heard.add(letter.letter_id)
         if letter.kind == "cancel" and body:
-            _ask_to_end(run, body)
-            run.taking.append(letter.letter_id)
+            _ask_to_end(run, body, letter)
         word = _word(run, body, letter) if body else None
         ticket = run.committer.submit(run.journal, [word], [letter.letter_id]) if word is not None else None
         run.telling += ticket is not None  # who decides meanwhile that the run parks does not find it in the journal yet
@@ -246,9 +245,13 @@ def _read(letter: Letter) -> rec.Json | None:
     return body if isinstance(body, dict) and "by" in body else None
 
 
-def _ask_to_end(run: Run, body: rec.Json) -> None:
+def _ask_to_end(run: Run, body: rec.Json, letter: Letter) -> None:
     """The run is to be cancelled; where it is to be undone, not before it has been replayed to its live edge and knows what it did."""
     undo, by, reason = bool(body.get("undo")), body["by"], body.get("reason", "")
+    if undo and run.journal.undoing is not None:
+        run.stale.append(letter.letter_id)  # the run goes on with that undo anyway, and may park at a doubt in it
+        return
+    run.taking.append(letter.letter_id)
     run.undo.asked = rec.RunUndoing(by=by, reason=reason) if undo else None
     if not undo or run.at_live_edge():
         run.cancelling = Cancelled(by, reason)

@@ -7,6 +7,7 @@ a letter that names the child: a hint where to look, one for each child, which c
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 from . import _records as rec
 from ._clock import Clock
@@ -29,10 +30,22 @@ def matters(store: Store, observer: Observer, journal: Journal, letter: Letter) 
     return True
 
 
+def may_matter_yet(journal: Journal, letter: Letter) -> bool:
+    """Whether a letter that does not matter now may later, though the run stays where it is: about a child that it waits for."""
+    with suppress(ValueError, TypeError, KeyError):
+        return letter.kind == CHILD and json.loads(letter.body)["child"] in awaited_children(journal)
+    return False
+
+
 def moved_children(store: Store, journal: Journal) -> list[Head]:
     """The child runs that a waiting run waits for and that do not wait any more."""
-    found = [store.head(journal.histories[step_id].child) for step_id in _awaited(journal) if step_id in journal.histories]
+    found = [store.head(child) for child in awaited_children(journal)]
     return [head for head in found if head is not None and head.status != "waiting"]
+
+
+def awaited_children(journal: Journal) -> list[str]:
+    """The child runs that a waiting run waits for: none of a path that was given up, or whose outcome it has."""
+    return [journal.histories[step_id].child for step_id in _awaited(journal) if step_id in journal.histories]
 
 
 def tell_parent(store: Store, clock: Clock, journal: Journal, *, by: str = "") -> None:

@@ -17,6 +17,7 @@ from ._decorators import Agent
 from ._door import acceptance
 from ._engine import Engine, Order
 from ._failpoints import reach
+from ._family import hindrance, top_of
 from ._fitting import is_held_up
 from ._ids import checked_text
 from ._inspect import loaded
@@ -116,17 +117,29 @@ def _refuse_second_word(engine: Engine, run_id: str, step_id: str, before: int =
 
 def ready(engine: Engine, run_id: str) -> str:
     """That a run can go on, and how: a child goes on with the run that had called it, and so on upwards. One that is paused cannot yet."""
-    top = run_id
-    for _ in range(MAX_TRIES):
-        head, rows = loaded(engine, top)
-        if head.status == "paused":
-            return f"it is recorded, and run {top!r} stays {head.note}; it goes on after: holdfast resume {top}"
-        started = Journal.load(head, rows).started
-        parent = started.parent.get("run") if started is not None else None
-        if parent is None or engine.store.head(parent) is None:
-            break
-        top = parent
-    return f"the run is ready to go on, by itself where a process waits for it; else: holdfast resume {top} --here APP.py"
+    head = loaded(engine, run_id)[0]
+    top = top_of(engine.store, head).run_id
+    how = f"the run is ready to go on, by itself where a process waits for it; else: holdfast resume {top} --here APP.py"
+    return _hindered(engine, head) or how
+
+
+def _hindered(engine: Engine, head: Head) -> str:
+    """What must be done for a run that is ready to go on, where something is in its way; nothing where nothing is."""
+    found = hindrance(engine.store, head)
+    held = head if head.status == "paused" else found.above if found is not None and not found.gone_on else None
+    if held is not None and held.status == "paused":
+        return f"it is recorded, and run {held.run_id!r} stays {held.note}; it goes on after: holdfast resume {held.run_id}"
+    if found is None:
+        return ""
+    if found.gone_on:
+        return f"it is recorded, but {found.told}. To execute it by itself: holdfast resume {head.run_id} --here APP.py"
+    verb = "resume" if found.above.status == "failed" else "show"
+    return f"it is recorded; {found.told}. What helps is: holdfast {verb} {found.above.run_id}"
+
+
+def _marked(engine: Engine, run_id: str) -> str:
+    """The same of a run that was marked as ready."""
+    return _hindered(engine, loaded(engine, run_id)[0]) or "the run is ready for whoever runs its agent next"
 
 
 class Given(NamedTuple):
@@ -264,8 +277,9 @@ def _sent_before(engine: Engine, journal: Journal, body: dict[str, Any]) -> str:
     told = f"a message with key {body['key']!r} was sent before"
     if body["key"] in journal.taken:
         return f"{told}, and the run has taken it; nothing was sent"
-    for letter in engine.store.letters([journal.head.run_id]):
-        other = json.loads(letter.body) if letter.kind == "message" else {}
+    kept = [{"name": one.name, "value": json.loads(one.value), "key": one.key} for one in journal.unread.values()]
+    letters = [letter for letter in engine.store.letters([journal.head.run_id]) if letter.kind == "message"]
+    for other in (*kept, *(json.loads(letter.body) for letter in letters)):
         if other.get("key") == body["key"]:
             same = (other.get("name"), other.get("value")) == (body["name"], body["value"])
             return f"{told}{'' if same else ' with something else in it, which holds'}; nothing was sent"
@@ -353,8 +367,8 @@ def undo(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
 
     def not_yet(journal: Journal, *, owned: bool) -> None:
         _refuse_final(journal.head)
-        if journal.undoing is not None and not owned:
-            how = f"It goes on with: holdfast resume {run_id} --here APP.py"
+        if journal.undoing is not None:
+            how = f"It executes now in {journal.head.owner}" if owned else f"It goes on with: holdfast resume {run_id} --here APP.py"
             raise Refusal(f"run {run_id!r} is being undone already; nothing was changed. {how}")
 
     record = rec.RunUndoing(by=checked_text(by, "by"), reason=checked_text(reason, "reason"))
@@ -386,7 +400,7 @@ def resume(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
             raise Refusal(f"run {run_id!r} executes now in {journal.head.owner}; nothing was changed")
         paused = [letter.letter_id for letter in engine.store.letters([run_id]) if letter.kind == "pause"]  # which nobody has read
         if _claimed(engine, journal, [_resumed(engine, journal, why)], takes=paused):
-            return "the run is ready for whoever runs its agent next"
+            return _marked(engine, run_id)
     raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
 
 
@@ -402,7 +416,7 @@ def allow(engine: Engine, run_id: str, budget: Budget, *, by: str, reason: str) 
     letter = {"limits": limits, "by": by, "reason": reason}
     owned = _tell(engine, run_id, not_final, [record], kind="budget", letter=letter, why=f"resume by {by}")
     told = ", ".join(shown(name, limit) for name, limit in limits.items())
-    return f"it may spend {told} now; {EXECUTES if owned else 'the run is ready for whoever runs its agent next'}"
+    return f"it may spend {told} now; {EXECUTES if owned else _marked(engine, run_id)}"
 
 
 def accept(engine: Engine, run_id: str, *, by: str, reason: str) -> str:

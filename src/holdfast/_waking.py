@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from ._engine import Engine
+from ._family import hindrance
 from ._journal import Journal
-from ._lease import CHILD
-from ._letters import matters
+from ._letters import matters, may_matter_yet
 from .errors import Damaged, Misuse
 from .store import Head, Letter, Query
 
@@ -28,11 +28,16 @@ MOST_IN_VAIN = 100_000
 
 
 def ready(engine: Engine, *, agent: str | None, limit: int) -> list[Head]:
-    """The heads of runs that nobody executes and that can go on now: first those whose time has come, the earliest first."""
+    """The heads of runs that nobody executes and that can go on now: first those whose time has come, the earliest first.
+
+    No child whose parent is paused or has failed, or does not wait for it: it goes on inside that one, if at all.
+    """
     if not 0 < limit <= MAX_READY:
         raise Misuse(f"limit={limit}: between 1 and {MAX_READY} runs can be asked for at once")
     found: dict[str, Head] = {}
     for head in _candidates(engine, agent, limit):
+        if hindrance(engine.store, head) is not None:
+            continue
         found.setdefault(head.run_id, head)
         if len(found) == limit:
             break
@@ -50,8 +55,10 @@ def due(engine: Engine, *, agent: str | None = None, queue: str | None = None, l
 def _candidates(engine: Engine, agent: str | None, limit: int) -> Iterator[Head]:
     yield from due(engine, agent=agent, limit=limit)
     yield from Spoken(engine).to(agent)
-    queued = engine.store.heads(Query(agent=agent, statuses=["queued"], limit=limit))
-    yield from (head for head in queued if head.owner is None)
+    query = Query(agent=agent, statuses=["queued"], limit=max(limit, PAGE))
+    while page := engine.store.heads(query):
+        yield from (head for head in page if head.owner is None)
+        query = query._replace(offset=query.offset + len(page))
 
 
 class Spoken:
@@ -72,23 +79,22 @@ class Spoken:
             query = query._replace(after=page[-1].run_id)
 
     def _wakes(self, head: Head, letters: Sequence[Letter]) -> bool:
-        """Whether a letter matters; that none does holds until there is another one, or the run moves, or else a child run may have."""
-        stands = (head.epoch, head.seq, max((letter.letter_id for letter in letters), default=0))
+        """Whether a letter matters; that none does holds until there is another one, or the run moves, or a child that is waited for."""
+        engine, stands = self._engine, (head.epoch, head.seq, max((letter.letter_id for letter in letters), default=0))
         if self._vain.pop(head.run_id, None) == stands:
             self._vain[head.run_id] = stands
             return False
-        if self._matter(head.run_id, letters):
+        journal = self._read(head.run_id) if letters else None
+        if journal is not None and any(matters(engine.store, engine.observer, journal, letter) for letter in letters):
             return True
-        if all(letter.kind != CHILD for letter in letters):
+        if journal is None or not any(may_matter_yet(journal, letter) for letter in letters):
             if len(self._vain) >= MOST_IN_VAIN:
                 del self._vain[next(iter(self._vain))]
             self._vain[head.run_id] = stands
         return False
 
-    def _matter(self, run_id: str, letters: Sequence[Letter]) -> bool:
-        engine = self._engine
+    def _read(self, run_id: str) -> Journal | None:
         with suppress(Damaged):  # it cannot go on; the inbox says why
-            found = engine.store.load(run_id) if letters else None
-            journal = Journal.load(*found) if found is not None else None
-            return journal is not None and any(matters(engine.store, engine.observer, journal, letter) for letter in letters)
-        return False
+            found = self._engine.store.load(run_id)
+            return Journal.load(*found) if found is not None else None
+        return None

@@ -15,7 +15,7 @@ from holdfast._family import top_of
 from holdfast.cli import artifacts, comparing, moving, scheduled, stopping, timetravel, views, working
 from holdfast.cli import doctor as doctoring
 from holdfast.cli.exits import MEANINGS, Exit
-from holdfast.cli.fleet import unserved_line
+from holdfast.cli.fleet import hindered_line, unserved_line
 from holdfast.cli.following import EXAMPLES as TAILS
 from holdfast.cli.following import tail
 from holdfast.cli.location import opened
@@ -139,7 +139,8 @@ def show(
             view, head = holdfast.show(run), holdfast.store.head(run)
             unserved = _roster.unserved(holdfast.engine, [head]) if head is not None and _roster.serving(holdfast.engine) else {}
             held = stopping.held_over(holdfast.held(), head and top_of(holdfast.store, head))
-            page = [*views.run_page(view, screen.setting(), unserved_line(unserved)), *stopping.held_footer(held, screen.setting())]
+            why = [*unserved_line(unserved), *hindered_line(holdfast.store, None if view.owner_lives else head)]
+            page = [*views.run_page(view, screen.setting(), why), *stopping.held_footer(held, screen.setting())]
             screen.say(page, store=holdfast.store.url, run=view, held=held)
         else:
             knew = holdfast.show_at(run, at)

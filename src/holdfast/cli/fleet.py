@@ -1,15 +1,17 @@
-"""The pages about those who share a store: which processes work on it, and where its queues stand."""
+"""The pages about those who share a store: which processes work on it, where its queues stand, and why none goes on with a run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from holdfast._family import hindrance
 from holdfast._holding import HoldView, over
 from holdfast._queues import MOST, QueueView
 from holdfast._roster import WorkerView
 from holdfast.cli.page import Cell, Column, Line, Page, Table
 from holdfast.cli.views import Setting
 from holdfast.cli.wording import ago, count
+from holdfast.store import Head, Store
 
 WORKERS = (
     Column("worker"), Column("state"), Column("since"), Column("runs", right=True), Column("code"), Column("agents", below=True)
@@ -57,6 +59,12 @@ def unserved_lines(unserved: Mapping[str, int]) -> Page:
 def unserved_line(unserved: Mapping[str, int]) -> Page:
     """The same of one run, which may be asleep."""
     return [Line(f"{why}: none would go on with it", "yellow") for why in unserved]
+
+
+def hindered_line(store: Store, head: Head | None) -> Page:
+    """What stands above a run and keeps it from going on; nothing of one that has ended."""
+    found = hindrance(store, head) if head is not None and head.status not in ("done", "cancelled", "moved") else None
+    return [Line(found.told[0].upper() + found.told[1:], "yellow")] if found is not None else []
 
 
 def _row(worker: WorkerView, setting: Setting, held: Sequence[HoldView]) -> list[Cell]:
