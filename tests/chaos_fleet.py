@@ -26,6 +26,8 @@ LEASE_S = 3.0
 STOPPED_S = LEASE_S * 1.5
 """Longer than the lease, shorter than whoever settles a doubt waits for somebody who only seems dead."""
 EXIT_LIMIT_S = 60.0
+BUSY_S = 5.0
+"""How long it is waited for somebody to have something under way; runs are left bit by bit."""
 SLOW = "the machine stood still"
 NO_STORE = 5
 """How a worker ends that cannot open the store."""
@@ -193,12 +195,13 @@ def _until(true: Callable[[], bool], limit_s: float = EXIT_LIMIT_S) -> None:
 
 
 def plan(seed: int, kinds: Sequence[str]) -> Callable[[Fleet], tuple[str, Member]]:
-    """What happens next, and to whom: each kind in turn in an order of dice, to one that has something under way where there is one."""
+    """What happens next, and to whom: each kind in turn in an order of dice, to one that has something under way, where one soon has."""
     dice, left = random.Random(seed), list[str]()
 
     def following(fleet: Fleet) -> tuple[str, Member]:
         if not left:
             left.extend(dice.sample(list(kinds), len(kinds)))
+        _until(lambda: bool(fleet.ledger.inside), BUSY_S)
         with fleet.ledger.lock:
             busy = {one.pid for one in fleet.ledger.inside.values()}
         members = [member for member in fleet.members if member.process.pid in busy] or fleet.members

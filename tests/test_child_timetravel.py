@@ -12,6 +12,7 @@ import holdfast as hf
 from crashing import LEASE_S, FailingStore, lines, loaded, play, records, status
 from holdfast import _child
 from holdfast import _records as rec
+from holdfast._pruning import Families
 from holdfast.errors import Refusal
 from holdfast.store import Store
 from holdfast.stores.memory import MemoryStore
@@ -214,7 +215,8 @@ def test_two_calls_alike_at_once_take_on_two_children() -> None:
     assert LEDGER == ["book"] * 4
 
 
-def test_a_child_that_was_removed_is_not_begun_again_by_a_fork() -> None:
+def test_a_child_that_was_removed_is_not_begun_again_by_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Families, "beside", lambda *_: "")  # an older version removed it all the same
     store = MemoryStore()
     stop(store, "failed")
     with hf.Holdfast(store, lease=LEASE_S) as app:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
+import holdfast.sync as hfs
 from crashing import HEARS_CTRL_C, Crash, crashing, lines, play, status
 from holdfast.store import Append, Stale
 from holdfast.stores.memory import MemoryStore
@@ -56,6 +57,38 @@ def test_ctrl_c_waits_for_the_threads_of_branches_and_stays_an_interruption(tmp_
     assert told == ["landed", "KeyboardInterrupt", "queued"]
     with hf.Holdfast(tmp_path / "runs.db") as app:
         assert "step.done 1.1.1" in lines(app.store)
+
+
+def test_ctrl_c_before_the_start_of_a_branch_has_returned_waits_for_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Interrupted(threading.Thread):
+        """Ctrl-C comes when the branch is in its effect, and `start` has not returned yet."""
+
+        def start(self) -> None:
+            super().start()
+            if self.name.startswith("holdfast-1."):
+                begun.wait(10)
+                threading.Timer(0.1, go_on.set).start()
+                raise KeyboardInterrupt
+
+    @hf.effect(in_doubt="ask")
+    def pay(n: int) -> int:
+        begun.set()
+        go_on.wait(10)
+        return n
+
+    @hf.agent
+    def agent() -> int:
+        return sum(hfs.gather(lambda: pay(1)))
+
+    store = MemoryStore()
+    with hf.Holdfast(store) as app:
+        monkeypatch.setattr(threading, "Thread", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            app.run(agent, run_id="r", wait=False)
+        monkeypatch.undo()
+        assert "step.done 1.1.1" in lines(store)
 
 
 class Meanwhile(MemoryStore):

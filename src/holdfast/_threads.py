@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from ._branches import (
     Errors,
@@ -34,6 +34,12 @@ T = TypeVar("T")
 
 MAX_THREADS = 32
 """Threads of one map at the most."""
+
+BEGINS_S = 1.0
+"""How long it takes at the most until a thread that was started begins."""
+
+Branch: TypeAlias = tuple[threading.Thread, threading.Event]
+"""The thread of a branch, and what tells that it has ended."""
 
 
 @overload
@@ -147,11 +153,14 @@ def _run_threads(
             gate.release()
 
     with Group(scope, len(branches), limit) as group:
-        started: list[threading.Event] = []
+        started: list[Branch] = []
         try:
             for index, ended in enumerate(over):
-                _start(gate, body, index, f"holdfast-{step_id}.{index + 1}")
-                started.append(ended)
+                gate.acquire()  # as soon as there is room for it
+                run = contextvars.copy_context().run
+                thread = threading.Thread(target=run, args=(body, index), name=f"holdfast-{step_id}.{index + 1}", daemon=True)
+                started.append((thread, ended))  # before it begins: a Ctrl-C may come before `start` returns
+                thread.start()
             _wait_for(started)
         except BaseException:
             scope.run.unwind(Parked())  # Ctrl-C: the branches end at their next step, and are waited for
@@ -160,10 +169,13 @@ def _run_threads(
     return outcomes
 
 
-def _wait_for(over: Sequence[threading.Event]) -> None:
-    """Wait for branches to end; not by joining their threads, because a join that is interrupted takes its thread for ended."""
-    for ended in over:
-        ended.wait()
+def _wait_for(started: Sequence[Branch]) -> None:
+    """Wait for branches to end; not by joining their threads, because a join that is interrupted takes its thread for ended.
+
+    One whose thread was interrupted before it began never ends.
+    """
+    for thread, ended in started:
+        ended.wait(None if thread.ident is not None else BEGINS_S)
 
 
 def _called(branch: Callable[[], Any]) -> Outcome:
@@ -171,9 +183,3 @@ def _called(branch: Callable[[], Any]) -> Outcome:
         return branch(), None
     except BaseException as error:  # noqa: BLE001 (an outcome of the branch)
         return None, error
-
-
-def _start(gate: threading.Semaphore, body: Callable[[int], None], index: int, name: str) -> None:
-    """Start a branch as soon as there is room for it."""
-    gate.acquire()
-    threading.Thread(target=contextvars.copy_context().run, args=(body, index), name=name, daemon=True).start()
