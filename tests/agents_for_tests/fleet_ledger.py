@@ -109,11 +109,17 @@ class Ledger:
             return Counter((one["name"], one["key"]) for one in self.booked)
 
 
+class _Listener(http.server.ThreadingHTTPServer):
+    """Keeps whoever comes while the machine is slow: a few in line, as it is by default, and the kernel turns the others away."""
+
+    request_queue_size = 256
+
+
 class Server:
     """The ledger behind a port of this machine."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self._server = http.server.ThreadingHTTPServer((HOST, 0), _desk_of(ledger))
+        self._server = _Listener((HOST, 0), _desk_of(ledger))
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
         self._ledger = ledger
