@@ -430,7 +430,8 @@ def test_a_letter_is_taken_in_the_same_transaction_as_what_follows_from_it(monke
             handle = await app.start(agent, run_id="r")
             while "doubt.opened 1" not in (lines(store) if store.load("r") else []):  # noqa: ASYNC110 (the store tells nobody)
                 await asyncio.sleep(0.005)
-            app.resolve("r", "1", landed=7, by="ann")
+            with contextlib.suppress(StoreFailed):  # whoever says it may see that too
+                await asyncio.to_thread(lambda: app.resolve("r", "1", landed=7, by="ann"))
             with pytest.raises(StoreFailed):
                 await handle.result(timeout="10s")
 
