@@ -26,10 +26,10 @@ from benchmarks.postgres import somewhere
 from benchmarks.sharing import TINY as TINY_SHARING
 from benchmarks.sharing import Size, cpu_s, family, introduced, new_schema, ranged, rates_and_idlers, server_pid, until, working
 from benchmarks.table import Line, as_table, ratio_line, time_line
-from holdfast._chain import chain
-from holdfast._runner import attend_blocking
 from holdfast._turns import turn_of
-from holdfast._worker import Worker
+from holdfast.fleet.worker import Worker
+from holdfast.records.chain import chain
+from holdfast.running.runner import attend_blocking
 from holdfast.store import Append, Head, Query, Row
 
 FEW, MANY, MANY_SQLITE, CLAIMS, BATCH = 1_000, 1_000_000, 100_000, 40, 2_000

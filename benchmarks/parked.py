@@ -18,9 +18,9 @@ from typing import NamedTuple
 import holdfast as hf
 from benchmarks.agents import ask
 from benchmarks.measures import ROOT
-from holdfast._chain import record_of
 from holdfast._clock import SystemClock
-from holdfast._journal import Journal
+from holdfast.records.chain import record_of
+from holdfast.records.journal import Journal
 from holdfast.stores.sqlite import SqliteStore
 
 LOOKS = 201

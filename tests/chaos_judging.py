@@ -10,8 +10,8 @@ from typing import NamedTuple
 from agents_for_tests import fleet_app
 from agents_for_tests.fleet_ledger import Ledger
 from holdfast import Holdfast
-from holdfast import _records as rec
-from holdfast._chain import record_of
+from holdfast.records import kinds as rec
+from holdfast.records.chain import record_of
 from holdfast.store import Head, Query, Row, Store
 
 LISTED = 100_000

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import holdfast as hf
-from holdfast import _records as rec
-from holdfast._chain import record_of
 from holdfast._clock import SystemClock
-from holdfast._journal import Journal
-from holdfast._packed import packed
 from holdfast.errors import StoreFailed
+from holdfast.large.packed import packed
+from holdfast.records import kinds as rec
+from holdfast.records.chain import record_of
+from holdfast.records.journal import Journal
 from holdfast.store import Append, Head, Row, Stale, Store
 from holdfast.stores.memory import MemoryStore
 

@@ -11,9 +11,9 @@ import pytest
 import holdfast as hf
 import holdfast.sync
 from crashing import LEASE_S, Crash, loaded, play
-from holdfast import _moving
-from holdfast import _records as rec
-from holdfast._journal import Journal
+from holdfast.moving import moving
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
 from holdfast.store import Append, Stale
 from holdfast.stores.memory import MemoryStore
 
@@ -103,7 +103,7 @@ def play_to_wait(store: MemoryStore) -> list[str]:
     return [f"paid {what}" for what, _ in paid]
 
 
-def moved(source: Any, target: Any, run_id: str = "r", **more: Any) -> _moving.Moving:
+def moved(source: Any, target: Any, run_id: str = "r", **more: Any) -> moving.Moving:
     with hf.Holdfast(source, lease=LEASE_S) as app:
         return app.move(run_id, to=target, by="ann", **more)
 

@@ -15,10 +15,10 @@ import pytest
 
 import holdfast as hf
 from holdfast import _failpoints
-from holdfast._adopting import adopt
-from holdfast._timetravel import word
 from holdfast.cli import main
 from holdfast.errors import Damaged, Refusal
+from holdfast.moving.adopting import adopt
+from holdfast.operating.timetravel import word
 from holdfast.stores.files import FilesStore
 from holdfast.stores.memory import MemoryStore
 

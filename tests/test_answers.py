@@ -11,9 +11,9 @@ from pydantic import BaseModel, field_validator
 import holdfast as hf
 import holdfast.sync as hfs
 from crashing import records
-from holdfast import _records as rec
-from holdfast._answers import misfit, read, shown, wants_of
+from holdfast.codec.answers import misfit, read, shown, wants_of
 from holdfast.errors import Refusal
+from holdfast.records import kinds as rec
 from holdfast.stores.memory import MemoryStore
 from test_waits import MODES, Stage, _kept
 

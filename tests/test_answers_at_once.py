@@ -16,9 +16,9 @@ from pydantic import BaseModel, field_validator
 import holdfast as hf
 from agents_for_tests.sites import StillClock
 from crashing import LEASE_S, lines, loaded, records
-from holdfast import _operate
-from holdfast import _records as rec
 from holdfast.errors import Refusal
+from holdfast.operating import operate
+from holdfast.records import kinds as rec
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 
@@ -79,11 +79,11 @@ def test_of_answers_at_the_same_moment_one_counts_and_the_others_are_refused_nam
 
 def test_without_waiting_for_the_owner_all_of_them_are_told_that_they_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check above notices an engine that does not look what became of a letter."""
-    monkeypatch.setattr(_operate, "_heard", lambda *_: _operate.EXECUTES)
+    monkeypatch.setattr(operate, "_heard", lambda *_: operate.EXECUTES)
     people = Together(tmp_path / "runs.db", 2)
     with people as said, hf.Holdfast(tmp_path / "runs.db", on_ask=people.begin) as app:
         app.run(asks, run_id="r", park_after="60s")
-    assert said == [_operate.EXECUTES] * 2
+    assert said == [operate.EXECUTES] * 2
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def silent(store: MemoryStore) -> Iterator[hf.Holdfast]:
 
 
 def own(app: hf.Holdfast, owner: str) -> None:
-    from holdfast._journal import Journal
+    from holdfast.records.journal import Journal
 
     journal = Journal.load(*loaded(app.store))
     assert app.store.append([journal.seal([rec.RunResumed(owner=owner, why="test")], at_us=app.engine.clock.now_us())]) == [None]
@@ -112,7 +112,7 @@ def own(app: hf.Holdfast, owner: str) -> None:
 def test_an_answer_whose_owner_dies_is_kept_for_the_next_and_is_the_first(
     silent: hf.Holdfast, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_operate, "LOOKS", 2)
+    monkeypatch.setattr(operate, "LOOKS", 2)
     assert silent.answer("r", "1", "red", by="ann") == "the answer is kept, and the run reads it when it goes on"
     with pytest.raises(Refusal, match='was answered by ann: "red"; nothing was changed'):
         silent.answer("r", "1", "blue", by="bob")
@@ -122,7 +122,7 @@ def test_an_answer_whose_owner_dies_is_kept_for_the_next_and_is_the_first(
 
 
 def test_an_answer_that_the_owner_took_away_unheard_is_refused_with_what_holds(silent: hf.Holdfast, store: MemoryStore) -> None:
-    from holdfast._journal import Journal
+    from holdfast.records.journal import Journal
 
     def owner(*letter: Any) -> int:
         number = MemoryStore.post(store, *letter)
@@ -138,7 +138,7 @@ def test_an_answer_that_the_owner_took_away_unheard_is_refused_with_what_holds(s
 def test_an_answer_that_the_owner_left_unread_at_its_end_is_refused_with_the_one_that_counted(
     silent: hf.Holdfast, store: MemoryStore
 ) -> None:
-    from holdfast._journal import Journal
+    from holdfast.records.journal import Journal
 
     def owner(*letter: Any) -> int:
         MemoryStore.post(store, "r", "answer", json.dumps({"ask": "1", "by": "cat", "yes": True, "value": '"grey"'}).encode(), 1)

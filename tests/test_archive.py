@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast import _archive
-from holdfast._archive import DIGITS, SEAL, Archive, read, shown
 from holdfast.errors import StoreDamaged, StoreForeign, StoreNewer
+from holdfast.moving import archive as archive_room
+from holdfast.moving.archive import DIGITS, SEAL, Archive, read, shown
 from holdfast.store import Row, Store
 from holdfast.stores.memory import MemoryStore
 
@@ -63,7 +63,7 @@ def rewritten(file: Path, change: Change, *, sealed: bool = True, twice: str = "
     manifest = json.loads(contents.pop("manifest.json"))
     if sealed:
         manifest["files"] = {name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in contents.items()}
-        manifest["digest"] = _archive._digest(manifest["files"])
+        manifest["digest"] = archive_room._digest(manifest["files"])
     contents["manifest.json"] = json.dumps(manifest).encode()
     other = file.with_name("other.holdfast")
     with zipfile.ZipFile(other, "w", zipfile.ZIP_DEFLATED) as after:
@@ -134,7 +134,7 @@ def test_every_flipped_byte_is_noticed(archive: Path) -> None:
 def test_without_the_seal_flips_would_go_unnoticed(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: a zip alone does not notice all of them."""
     seal = archive.read_bytes()[-DIGITS:].decode()
-    monkeypatch.setattr(_archive, "_hashed", lambda file, size: seal)
+    monkeypatch.setattr(archive_room, "_hashed", lambda file, size: seal)
     assert [place for place in flips(archive, 17) if not is_noticed(archive)] != []
 
 

@@ -19,11 +19,11 @@ from pydantic import BaseModel
 
 import holdfast as hf
 from crashing import dies_at, play, records
-from holdfast import _artifact
 from holdfast._clock import SystemClock
 from holdfast.codec.fingerprint import fingerprint
 from holdfast.codec.values import codec_for
 from holdfast.errors import ArtifactDamaged, StoreFailed, StoreFull
+from holdfast.large import artifact
 from holdfast.store import Shelf, Store, Swept
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
@@ -117,7 +117,7 @@ def test_json_that_looks_like_an_artifact_refers_to_nothing(store: Store) -> Non
 
 
 def test_a_run_without_artifacts_appends_no_reference(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_artifact, "vouched", set())
+    monkeypatch.setattr(artifact, "vouched", set())
     appended = []
 
     class Watching(MemoryStore):
@@ -230,7 +230,7 @@ def test_a_damaged_blob_is_never_given_out(tmp_path: Path, damage: str) -> None:
 
 def test_the_digest_of_a_stream_is_judged_at_its_end(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "runs.db")
-    with _artifact.at_desk(_artifact.Desk(store, SystemClock(), "r")):
+    with artifact.at_desk(artifact.Desk(store, SystemClock(), "r")):
         big = hf.Artifact(b"a" * (3 * MIB))
     path = blob_file(tmp_path, big.digest)
     path.write_bytes(b"a" * (3 * MIB - 1) + b"b")
@@ -329,7 +329,7 @@ def test_a_store_that_cannot_keep_blobs_says_so() -> None:
                 raise AttributeError(name)
             return getattr(self._store, name)
 
-    with pytest.raises(hf.Misuse, match="keeps no artifacts"), _artifact.at_desk(_artifact.Desk(Plain(), SystemClock(), "r")):
+    with pytest.raises(hf.Misuse, match="keeps no artifacts"), artifact.at_desk(artifact.Desk(Plain(), SystemClock(), "r")):
         hf.Artifact(b"x")
 
 
@@ -341,7 +341,7 @@ class Full(MemoryStore):
 @pytest.mark.parametrize("annotation", [list[hf.Artifact], list[hf.Artifact | None], list[hf.Artifact | str], list[str | hf.Artifact]])
 def test_a_store_that_fails_while_a_value_is_encoded_is_not_taken_for_a_bad_value(annotation: object) -> None:
     codec = codec_for(annotation, "the result")
-    with _artifact.at_desk(_artifact.Desk(Full(), SystemClock(), "r")):
+    with artifact.at_desk(artifact.Desk(Full(), SystemClock(), "r")):
         with pytest.raises(StoreFull):
             codec.keep([artifact_made_outside()])
         with pytest.raises(hf.NotKept):

@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 
 import holdfast as hf
-from holdfast import _runner
-from holdfast._bell import Bell
 from holdfast._clock import SystemClock
+from holdfast.life.bell import Bell
+from holdfast.running import runner
 from holdfast.store import Ringing
 from holdfast.stores.memory import MemoryStore
 
@@ -100,8 +100,8 @@ def test_a_store_that_does_not_ring_is_waited_for_by_the_clock() -> None:
 @pytest.mark.timeout(40)
 @pytest.mark.parametrize("park_after", [0, LONG_S])
 def test_a_run_that_waits_hears_a_message_without_looking_for_it(monkeypatch: pytest.MonkeyPatch, park_after: float) -> None:
-    monkeypatch.setattr(_runner, "POLL_S", LONG_S)
-    monkeypatch.setattr("holdfast._lease.LETTERS_S", LONG_S)
+    monkeypatch.setattr(runner, "POLL_S", LONG_S)
+    monkeypatch.setattr("holdfast.running.lease.LETTERS_S", LONG_S)
     store = RingingStore()
 
     @hf.agent

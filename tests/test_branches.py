@@ -13,11 +13,11 @@ import pytest
 import holdfast as hf
 import holdfast.sync as hfs
 from crashing import Crash, FailingStore, crashing, dies_at, lines, play, records
-from holdfast import _records as rec
-from holdfast._branches import MAX_BRANCHES
-from holdfast._journal import Journal
 from holdfast.errors import StoreFailed, WrongMode
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
 from holdfast.stores.memory import MemoryStore
+from holdfast.verbs.branches import MAX_BRANCHES
 
 
 @hf.step

@@ -14,10 +14,10 @@ import holdfast as hf
 from agents_for_tests.bank import HttpError
 from agents_for_tests.sites import HandClock, StillClock, eventually
 from crashing import lines, records, status
-from holdfast import _records as rec
 from holdfast import breaker as machine
 from holdfast.breaker import Breaker, Circuit, Closed, Go, Open, Rest, State, Trying, Wait, Word, admitted, told, word_of
 from holdfast.errors import Misuse
+from holdfast.records import kinds as rec
 from holdfast.retry import Retry
 from holdfast.stores.memory import MemoryStore
 

@@ -13,11 +13,11 @@ import holdfast as hf
 import holdfast.sync
 from agents_for_tests.sites import StillClock, eventually
 from crashing import FailingStore, dies_at, lines, records, status
-from holdfast import _ledger
-from holdfast import _records as rec
-from holdfast._chain import record_of
-from holdfast._journal import Journal
 from holdfast.errors import Misuse, Refusal, StoreError
+from holdfast.records import kinds as rec
+from holdfast.records import ledger
+from holdfast.records.chain import record_of
+from holdfast.records.journal import Journal
 from holdfast.stores.memory import MemoryStore
 
 SECOND_US = 1_000_000
@@ -96,7 +96,7 @@ def test_a_limit_that_is_reached_is_put_before_a_person_before_the_next_step(mod
 
 def test_it_is_noticed_when_the_budget_is_not_looked_at(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control."""
-    monkeypatch.setattr(_ledger.Ledger, "reached", lambda *args, **kwargs: None)
+    monkeypatch.setattr(ledger.Ledger, "reached", lambda *args, **kwargs: None)
     assert Spender(mode, budget=hf.Budget(usd=2)).run() == 10
 
 
@@ -550,7 +550,7 @@ def test_a_run_without_a_budget_does_not_even_look(monkeypatch: pytest.MonkeyPat
     def looked(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("it looked at the budget")
 
-    monkeypatch.setattr(_ledger.Ledger, "reached", looked)
+    monkeypatch.setattr(ledger.Ledger, "reached", looked)
     assert Spender().run() == 10
     with pytest.raises(AssertionError, match="looked"):
         Spender(budget=hf.Budget(usd=99)).run()

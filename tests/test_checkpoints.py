@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast.sync as hf
-from holdfast import _checkpoints
+from holdfast.operating import checkpoints
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_what_was_watched_and_how_it_drifted_reads_well(app: hf.Holdfast, tmp_pa
     assert "accepted as it is" in notes(app, "watched")[-1]
     words = {"asked", "answered", "watched", "drifted", "model changed", "model accepted", "budget set"}
     words |= {"closed", "waiting", "message taken", "pruned", "child run"}
-    assert set(_checkpoints.STATES.values()) == words
+    assert set(checkpoints.STATES.values()) == words
 
 
 def test_only_processes_that_took_the_run_up_are_counted(app: hf.Holdfast) -> None:

@@ -11,8 +11,8 @@ import pytest
 import holdfast as hf
 import holdfast.sync as hfs
 from crashing import Crash, crashing, lines, play, records, status
-from holdfast import _records as rec
 from holdfast.errors import Refusal
+from holdfast.records import kinds as rec
 from holdfast.stores.memory import MemoryStore
 
 done: list[str] = []
@@ -226,10 +226,10 @@ def test_a_child_whose_parent_is_over_is_closed_when_somebody_takes_it() -> None
     with pytest.raises(hf.RunWaiting):
         play(store, family, 0)
     with hf.Holdfast(store) as app:
-        from holdfast import _operate
+        from holdfast.operating import operate
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(_operate, "cancel_children", lambda *_: {})  # as if it had died in between
+            patched.setattr(operate, "cancel_children", lambda *_: {})  # as if it had died in between
             app.cancel("r", by="ann")
         app.answer("r.1", "2", "red")
         with pytest.raises(hf.RunCancelled, match="its parent is cancelled"):

@@ -11,7 +11,7 @@ import pytest
 import holdfast as hf
 import holdfast.sync as hfs
 from crashing import Crash, crashing, lines, play, records, status
-from holdfast import _records as rec
+from holdfast.records import kinds as rec
 from holdfast.stores.memory import MemoryStore
 
 done: list[str] = []

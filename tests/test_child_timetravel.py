@@ -10,10 +10,10 @@ import pytest
 
 import holdfast as hf
 from crashing import LEASE_S, FailingStore, lines, loaded, play, records, status
-from holdfast import _child
-from holdfast import _records as rec
-from holdfast._pruning import Families
+from holdfast.app import child
 from holdfast.errors import Refusal
+from holdfast.operating.pruning import Families
+from holdfast.records import kinds as rec
 from holdfast.store import Store
 from holdfast.stores.memory import MemoryStore
 
@@ -146,7 +146,7 @@ def test_a_fork_of_a_waiting_child_asks_before_it_charges_again() -> None:
 
 
 def test_an_engine_that_forgets_superseded_children_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_child, "child_before", lambda call: None)
+    monkeypatch.setattr(child, "child_before", lambda call: None)
     for name, fate in (("edit", "done"), ("fork", "waiting")):
         store = MemoryStore()
         LEDGER.clear()

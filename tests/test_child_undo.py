@@ -10,9 +10,9 @@ import pytest
 import holdfast as hf
 import holdfast.sync as hfs
 from crashing import LEASE_S, FailingStore, play, status
-from holdfast import _child
-from holdfast._chain import record_of
+from holdfast.app import child as child_room
 from holdfast.errors import Refusal
+from holdfast.records.chain import record_of
 from holdfast.store import Store
 from holdfast.stores.memory import MemoryStore
 
@@ -87,7 +87,7 @@ def test_an_engine_that_passes_children_over_is_found_out(monkeypatch: pytest.Mo
         yield from ()
         return False
 
-    monkeypatch.setattr(_child.Calling, "undone", passed_over)
+    monkeypatch.setattr(child_room.Calling, "undone", passed_over)
     store = MemoryStore()
     due = stop(store, "done")
     with hf.Holdfast(store, lease=LEASE_S) as app:

@@ -1,4 +1,4 @@
-"""Who resumes or answers a child run that nobody goes on with is told what its parent stands at, and what helps (`_family.hindrance`)."""
+"""Who resumes or answers a child run that nobody goes on with is told what its parent stands at, and what helps (`family.hindrance`)."""
 
 from __future__ import annotations
 

@@ -11,12 +11,13 @@ import pytest
 
 import holdfast as hf
 from agents_for_tests.sites import HandClock
-from holdfast import Holdfast, _choosing
-from holdfast._chain import CHILD_OF
-from holdfast._choosing import Wanted
-from holdfast._family import top_of
-from holdfast._worker import Worker
+from holdfast import Holdfast
 from holdfast.errors import StoreFailed
+from holdfast.fleet import choosing
+from holdfast.fleet.choosing import Wanted
+from holdfast.fleet.worker import Worker
+from holdfast.operating.family import top_of
+from holdfast.records.chain import CHILD_OF
 from holdfast.store import Store
 from holdfast.stores.memory import MemoryStore
 
@@ -63,7 +64,7 @@ def app(store: Store) -> Iterator[Holdfast]:
 
 
 def ids(app: Holdfast, verb: str, wanted: Wanted, limit: int = 100) -> list[str]:
-    return [head.run_id for head in _choosing.chosen(app.engine, verb, wanted, limit=limit).runs]
+    return [head.run_id for head in choosing.chosen(app.engine, verb, wanted, limit=limit).runs]
 
 
 CASES = [
@@ -88,13 +89,13 @@ def test_filters_choose_runs_that_the_verb_is_for(app: Holdfast) -> None:
 
 
 def test_more_than_the_limit_are_counted(app: Holdfast) -> None:
-    chosen = _choosing.chosen(app.engine, "cancel", Wanted(agent="adds"), limit=2)
+    chosen = choosing.chosen(app.engine, "cancel", Wanted(agent="adds"), limit=2)
     assert ([head.run_id for head in chosen.runs], chosen.left) == (["adds-0", "adds-1"], 1)
 
 
 def test_one_that_is_refused_does_not_stop_the_others_and_tells_why(app: Holdfast) -> None:
-    runs = _choosing.chosen(app.engine, "cancel", Wanted(statuses=["queued", "done", "waiting"]), limit=100).runs
-    told = list(_choosing.carried_out(runs, lambda run_id: app.cancel(run_id, by="ann")))
+    runs = choosing.chosen(app.engine, "cancel", Wanted(statuses=["queued", "done", "waiting"]), limit=100).runs
+    told = list(choosing.carried_out(runs, lambda run_id: app.cancel(run_id, by="ann")))
     assert {one.run_id: bool(one.refused) for one in told} == {"adds-0": False, "adds-2": True, "adds-3": False, "asks-1": False}
     assert next(one.refused for one in told if one.refused) == "run 'adds-2' is done and stays so; nothing was changed"
     assert {run.run_id for run in app.runs(status="cancelled")} == {"adds-0", "adds-3", "asks-1"}
@@ -102,8 +103,8 @@ def test_one_that_is_refused_does_not_stop_the_others_and_tells_why(app: Holdfas
 
 def test_only_looking_changes_nothing(app: Holdfast) -> None:
     before = app.runs()
-    runs = _choosing.chosen(app.engine, "cancel", Wanted(agent="adds"), limit=100).runs
-    assert [(one.said, one.refused) for one in _choosing.carried_out(runs, None)] == [("", "")] * 3
+    runs = choosing.chosen(app.engine, "cancel", Wanted(agent="adds"), limit=100).runs
+    assert [(one.said, one.refused) for one in choosing.carried_out(runs, None)] == [("", "")] * 3
     assert app.runs() == before
 
 
@@ -111,9 +112,9 @@ def test_a_store_that_is_gone_stops_all_of_it(app: Holdfast) -> None:
     def gone(run_id: str) -> str:
         raise StoreFailed(run_id, "it is away")
 
-    runs = _choosing.chosen(app.engine, "cancel", Wanted(agent="adds"), limit=100).runs
+    runs = choosing.chosen(app.engine, "cancel", Wanted(agent="adds"), limit=100).runs
     with pytest.raises(StoreFailed):
-        list(_choosing.carried_out(runs, gone))
+        list(choosing.carried_out(runs, gone))
 
 
 def test_runs_inside_others_go_with_them() -> None:
@@ -121,11 +122,11 @@ def test_runs_inside_others_go_with_them() -> None:
         for number in range(2):
             with pytest.raises(hf.RunWaiting):
                 app.run(calls, number, run_id=f"calls-{number}", wait=False)
-        chosen = _choosing.chosen(app.engine, "cancel", Wanted(statuses=["waiting"]), limit=100)
+        chosen = choosing.chosen(app.engine, "cancel", Wanted(statuses=["waiting"]), limit=100)
         assert [head.run_id for head in chosen.runs] == ["calls-0", "calls-1"]
         assert {json.loads(head.tags)[CHILD_OF] for head in chosen.along} == {"calls-0", "calls-1"}
         assert len(ids(app, "cancel", Wanted(agent="asks"))) == 2
-        told = list(_choosing.carried_out(chosen.runs, lambda run_id: app.cancel(run_id, by="ann")))
+        told = list(choosing.carried_out(chosen.runs, lambda run_id: app.cancel(run_id, by="ann")))
         assert [one.refused for one in told] == ["", ""]
         assert {run.status for run in app.runs()} == {"cancelled"}
 
@@ -143,7 +144,7 @@ def test_a_child_is_in_the_queue_of_the_run_that_it_goes_on_with() -> None:
         app.submit(calls, 1, run_id="calls", queue="mail")
         asyncio.run(asyncio.wait_for(left(app), 20))
         assert ids(app, "cancel", Wanted(queue="default")) == []
-        chosen = _choosing.chosen(app.engine, "cancel", Wanted(queue="mail"), limit=100)
+        chosen = choosing.chosen(app.engine, "cancel", Wanted(queue="mail"), limit=100)
         assert ([head.run_id for head in chosen.runs], len(chosen.along)) == (["calls"], 1)
         assert (len(app.runs(queue="mail")), app.runs(queue="default")) == (2, [])
         (child,) = chosen.along

@@ -9,12 +9,12 @@ from collections.abc import Callable
 import holdfast as hf
 from agents_for_tests.sites import HandClock
 from holdfast import Holdfast
-from holdfast import _records as rec
-from holdfast._claiming import Orphans
-from holdfast._deaths import deaths
-from holdfast._journal import Journal
-from holdfast._worker import Worker
 from holdfast.errors import StoreFailed
+from holdfast.fleet.claiming import Orphans
+from holdfast.fleet.deaths import deaths
+from holdfast.fleet.worker import Worker
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
 from holdfast.store import Head, Pulse, Query, Row
 from holdfast.stores.memory import MemoryStore
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from holdfast._shelved import told_in
 from holdfast.cli import main
 from holdfast.cli.artifacts import size
+from holdfast.operating.shelved import told_in
 
 
 @hf.step

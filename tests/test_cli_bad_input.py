@@ -147,7 +147,7 @@ def test_a_store_that_cannot_be_written_is_told(stage: Stage, capsys: pytest.Cap
 
 
 def test_an_error_of_our_own_keeps_its_traceback(stage: Stage) -> None:
-    (stage.folder / "sitecustomize.py").write_text("import holdfast._inspect as i\ni.runs = lambda *a, **k: 1 / 0\n")
+    (stage.folder / "sitecustomize.py").write_text("import holdfast.operating.views as i\ni.runs = lambda *a, **k: 1 / 0\n")
     path = f"{stage.folder}:{os.environ.get('PYTHONPATH', '')}"
     ended = command("runs", "--store", str(stage.store), folder=stage.folder, PYTHONPATH=path)
     assert (ended.returncode, ended.stdout) == (1, "")

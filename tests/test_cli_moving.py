@@ -41,11 +41,11 @@ def test_a_run_is_moved_and_both_places_say_so(stage: Stage, tmp_path: Path) -> 
 
 
 def test_what_was_sealed_is_in_the_inbox_and_is_taken_back(stage: Stage, tmp_path: Path) -> None:
-    from holdfast import _moving
+    from holdfast.moving import moving as moving_room
 
     with Holdfast(stage.store) as app, Holdfast(tmp_path / "other.db") as other:
-        order = _moving.ordered(app.engine, other.store, "failed", by="ann", reason="")
-        list(_moving._sealed(order, "t"))
+        order = moving_room.ordered(app.engine, other.store, "failed", by="ann", reason="")
+        list(moving_room._sealed(order, "t"))
     inbox = stage.document("inbox")
     item = next(each for each in inbox["items"] if each["run_id"] == "failed")
     assert item["kind"] == "move"
@@ -143,7 +143,7 @@ def test_what_was_edited_is_said_at_its_step(stage: Stage) -> None:
 
 
 def test_the_pages_name_children_artifacts_and_letters() -> None:
-    from holdfast._moving import Moving
+    from holdfast.moving.moving import Moving
 
     found = Moving(
         run_id="r", source="a", to="b", runs=["r", "r.1"], records=1200, artifacts=2, artifact_bytes=5000, letters=3, status="waiting",

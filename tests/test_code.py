@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import _code
-from holdfast._code import print_of
 from holdfast.cli.app_file import agents_in, loaded
+from holdfast.running import code
+from holdfast.running.code import print_of
 
 APP = """
 import holdfast as hf
@@ -33,8 +33,8 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Printed:
         for name in ("helper_of_a_deploy", "installed_beside"):
             monkeypatch.delitem(sys.modules, name, raising=False)
         sys.path.insert(0, str(folder / "venv" / "site-packages"))
-        monkeypatch.setattr(_code, "_began_us", 1 << 62)
-        _code._sources.cache_clear()
+        monkeypatch.setattr(code, "_began_us", 1 << 62)
+        code._sources.cache_clear()
         (agent,) = agents_in(loaded(folder / "app.py"))
         return print_of(agent.fn, agent.version)
 
@@ -56,7 +56,7 @@ def test_the_same_files_have_the_same_print_in_another_folder_at_another_time(tr
     shutil.copytree(tree, tmp_path / "far" / "away")
     os.utime(tmp_path / "far" / "away" / "app.py", (1, 1))
     assert printed(tree) == printed(tmp_path / "far" / "away")
-    assert len(printed(tree)) == _code.LENGTH
+    assert len(printed(tree)) == code.LENGTH
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_the_version_counts_where_the_files_are_the_same() -> None:
 def test_files_that_changed_since_the_process_began_say_nothing(tree: Path, printed: Printed, monkeypatch: pytest.MonkeyPatch) -> None:
     assert printed(tree)
     (agent,) = agents_in(loaded(tree / "app.py"))
-    monkeypatch.setattr(_code, "_began_us", (tree / "app.py").stat().st_ctime_ns // 1000 - 1)
-    _code._sources.cache_clear()
+    monkeypatch.setattr(code, "_began_us", (tree / "app.py").stat().st_ctime_ns // 1000 - 1)
+    code._sources.cache_clear()
     assert print_of(agent.fn, agent.version) == ""
 
 

@@ -12,11 +12,11 @@ import pytest
 
 import holdfast as hf
 from agents_for_tests.sites import WatchedMemory, WatchedSqlite, eventually
-from holdfast import _records as rec
 from holdfast._clock import SystemClock
-from holdfast._commit import MAX_BATCH, Committer
-from holdfast._journal import Journal
 from holdfast.errors import LeaseLost, Stopped, StoreBusy
+from holdfast.life.commit import MAX_BATCH, Committer
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
 from holdfast.stores.memory import MemoryStore
 
 

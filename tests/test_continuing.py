@@ -10,12 +10,12 @@ import pytest
 import holdfast as hf
 import holdfast.sync as hfs
 from crashing import Crash, crashing, dies_at, lines, loaded, play, records, status
-from holdfast import _continuing
-from holdfast import _records as rec
-from holdfast._chain import record_of
-from holdfast._journal import Journal
 from holdfast.errors import Refusal
+from holdfast.records import kinds as rec
+from holdfast.records.chain import record_of
+from holdfast.records.journal import Journal
 from holdfast.stores.memory import MemoryStore
+from holdfast.verbs import continuing
 
 SEEN: list[str] = []
 
@@ -275,7 +275,7 @@ def test_only_the_main_line_may_continue() -> None:
     with pytest.raises(hf.NestedStep):
         play(MemoryStore(), inside, 1)
     with pytest.raises(hf.Misuse, match="outside a run"):
-        _continuing.continue_as(1)
+        continuing.continue_as(1)
 
 
 def test_arguments_that_do_not_fit_are_refused_at_the_call() -> None:

@@ -11,11 +11,12 @@ import pytest
 import holdfast as hf
 import holdfast.sync
 from crashing import FailingStore, loaded, play, records, status
-from holdfast import _archive, _pruning
-from holdfast import _records as rec
-from holdfast._copying import Copying, last_point
-from holdfast._journal import Journal
 from holdfast.errors import Refusal, StoreFailed
+from holdfast.moving import archive
+from holdfast.moving.copying import Copying, last_point
+from holdfast.operating import pruning
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
 from holdfast.stores.memory import MemoryStore
 
 did: list[str] = []
@@ -273,7 +274,7 @@ def test_a_dry_run_changes_nothing_and_looks_through_an_archive(tmp_path: Path) 
 def test_a_file_is_never_written_over_and_never_half_written(tmp_path: Path) -> None:
     source, file = begun(asking), tmp_path / "r.holdfast"
     head, rows = loaded(source)
-    writing = _archive.pack(file, _archive.Packed(head, rows, source, "memory:"), [])
+    writing = archive.pack(file, archive.Packed(head, rows, source, "memory:"), [])
     assert next(writing) == "run.json"
     writing.close()
     assert list(tmp_path.iterdir()) == []
@@ -340,7 +341,7 @@ def studying(left: int) -> int:
 def test_a_run_that_was_made_smaller_comes_back_from_its_archive_with_all_that_it_refers_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: str
 ) -> None:
-    monkeypatch.setattr(_pruning, "WORTH_BYTES", 1)
+    monkeypatch.setattr(pruning, "WORTH_BYTES", 1)
     with hf.Holdfast(tmp_path / "a.db") as app:
         result = app.run(studying, 2, run_id="r")
         app.prune(hf.Retention(details=0), dry_run=False)

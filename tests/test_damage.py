@@ -14,8 +14,8 @@ import apsw
 import pytest
 
 import holdfast as hf
-from holdfast import _chain
 from holdfast.errors import Damaged, HoldfastError, StoreError
+from holdfast.records import chain
 from holdfast.store import Head, Row
 from holdfast.stores.sqlite import SqliteStore
 
@@ -329,5 +329,5 @@ def test_without_the_chain_the_damage_goes_unnoticed(kept: Kept, monkeypatch: py
     kept.harm(sql, b'"seen b"', RUN_ID, row.seq)
     noticing: list[Callable[[Kept], object]] = [lambda kept: not checked(kept)[0], lambda kept: refused(kept) is not None]
     assert [notices(kept) for notices in noticing] == [True, True]
-    monkeypatch.setattr(_chain, "chain", believing)
+    monkeypatch.setattr(chain, "chain", believing)
     assert [notices(kept) for notices in noticing] == [False, False]

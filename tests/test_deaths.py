@@ -9,10 +9,11 @@ import pytest
 
 from agents_for_tests import deadly_app
 from chaos_fleet import command, surroundings
-from holdfast import Holdfast, _deaths
-from holdfast import _records as rec
-from holdfast._deaths import MOST_DEATHS, deaths, deaths_of, too_deadly
-from holdfast._journal import Journal
+from holdfast import Holdfast
+from holdfast.fleet import deaths as deaths_room
+from holdfast.fleet.deaths import MOST_DEATHS, deaths, deaths_of, too_deadly
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
 from holdfast.stores.memory import MemoryStore
 from test_records import FULL
 
@@ -95,7 +96,7 @@ def test_a_run_gets_on_while_one_inside_it_does_whatever_the_clocks_say(depth: i
         die(store, names, nr)
         gets_on(store, names[-1], nr)
         assert found_deadly(store) == []
-    monkeypatch.setattr(_deaths, "_got_on_under", lambda *_: set())
+    monkeypatch.setattr(deaths_room, "_got_on_under", lambda *_: set())
     assert found_deadly(store), "without the rule it would be set aside"
 
 

@@ -25,9 +25,9 @@ from typing_extensions import TypedDict
 import holdfast as hf
 import holdfast.sync as hfs
 from crashing import Crash, crashing, lines, play, records, status
-from holdfast import _records as rec
-from holdfast._doubt import Fail
 from holdfast.errors import WrongMode
+from holdfast.life.doubt import Fail
+from holdfast.records import kinds as rec
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import Rig
 

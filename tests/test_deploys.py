@@ -23,8 +23,8 @@ from agents_for_tests.sites import eventually
 from chaos_fleet import SOURCES
 from cli_stage import Stage
 from holdfast import Holdfast
-from holdfast import _records as rec
 from holdfast.cli.app_file import loaded
+from holdfast.records import kinds as rec
 
 BOUND_S = 30.0
 

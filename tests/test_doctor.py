@@ -22,10 +22,10 @@ import pytest
 import holdfast as hf
 from cli_stage import Stage, staged
 from holdfast._clock import SystemClock
-from holdfast._doctor import diagnosed, worst
 from holdfast.cli import main
 from holdfast.cli.doctor import doctor_page
 from holdfast.cli.page import plain
+from holdfast.operating.doctor import diagnosed, worst
 from holdfast.store import Examined, Finding, Store
 from holdfast.stores import _examining, _postgres_examined, _postgres_transaction, _sqlite_examined, postgres
 from holdfast.stores._file_system import Mount, mount_of

@@ -21,11 +21,11 @@ from agents_for_tests import bank as banking
 from agents_for_tests.bank import Bank
 from agents_for_tests.buyer import DOUBTS, QUICK, buyer, charging
 from agents_for_tests.sites import HandClock, WatchedMemory, eventually
-from holdfast import _replay
-from holdfast._calls import Call
-from holdfast._journal import Journal
-from holdfast._replay import History
 from holdfast.errors import Refusal, StoreError
+from holdfast.life.calls import Call
+from holdfast.records import replay
+from holdfast.records.journal import Journal
+from holdfast.records.replay import History
 
 HERE = Path(__file__).parent
 
@@ -120,7 +120,7 @@ def test_without_a_decision_for_doubts_a_process_killed_inside_an_effect_charges
     tmp_path: Path, forgetful: Bank, doubt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control: an effect without an outcome that is taken for a step without one."""
-    monkeypatch.setattr(_replay, "_decide_unfinished", lambda history: _replay.Execute(history.attempts + 1))
+    monkeypatch.setattr(replay, "_decide_unfinished", lambda history: replay.Execute(history.attempts + 1))
     assert recovered(tmp_path / "runs.db", forgetful, "def", doubt, "after") == "r-2"
     assert forgetful.charged == ["o-1", "o-1"]
 

@@ -18,8 +18,10 @@ from agents_for_tests import bank as banking
 from agents_for_tests.bank import Bank
 from agents_for_tests.buyer import charging
 from agents_for_tests.sites import WatchedMemory, eventually
-from holdfast import _doubt, _operate, _runner
 from holdfast.errors import StoreError
+from holdfast.life import doubt
+from holdfast.operating import operate
+from holdfast.running import runner
 from holdfast.store import Append, Stale
 from holdfast.stores.memory import MemoryStore
 
@@ -135,13 +137,13 @@ def test_without_the_wait_for_a_silent_owner_it_charges_a_second_time(
     monkeypatch: pytest.MonkeyPatch, action: str, takeover: str
 ) -> None:
     """The negative control: the very same owner thaws too late for whoever does not wait for it."""
-    monkeypatch.setattr(_doubt, "_settle_wait_s", believing_at_once)
+    monkeypatch.setattr(doubt, "_settle_wait_s", believing_at_once)
     assert charges_of_a_frozen_owner(action, takeover) == ["o-1", "o-1"]
 
 
 def test_without_a_record_of_the_silence_it_charges_a_second_time(monkeypatch: pytest.MonkeyPatch, action: str, takeover: str) -> None:
     """The negative control of what is remembered: whoever takes the run next knows of the silence from the journal alone."""
-    for module in (_runner, _operate):
+    for module in (runner, operate):
         monkeypatch.setattr(module, "silent", lambda engine, head: False)
     assert charges_of_a_frozen_owner(action, takeover) == ["o-1", "o-1"]
 

@@ -12,8 +12,8 @@ import holdfast.sync as hf
 from agents_for_tests.service import Service, serving
 from cli_stage import Stage
 from crashing import Crash
-from holdfast import _drift
-from holdfast._prints import Print, Thing, take
+from holdfast.life.prints import Print, Thing, take
+from holdfast.operating import drift
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_looking_writes_nothing(stage: Stage) -> None:
 def test_without_the_comparison_nothing_is_found(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     watching(stage, "prices.csv")
     (stage.folder / "prices.csv").unlink()
-    monkeypatch.setattr(_drift, "difference", lambda old, new: "")
+    monkeypatch.setattr(drift, "difference", lambda old, new: "")
     assert compared(stage, code=0) == {"prices.csv": "same"}
 
 

@@ -16,9 +16,9 @@ from pydantic import BaseModel
 import holdfast as hf
 import holdfast.sync
 from crashing import play, status
-from holdfast import _emit
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.verbs import emit
 
 
 class Page(BaseModel):
@@ -74,9 +74,9 @@ def circle() -> list[object]:
     return around
 
 
-@pytest.mark.parametrize("value", [object(), circle(), "\ud800", "x" * (_emit.MAX_BYTES + 1), threading.Lock()])
+@pytest.mark.parametrize("value", [object(), circle(), "\ud800", "x" * (emit.MAX_BYTES + 1), threading.Lock()])
 def test_what_cannot_be_shown_is_told_in_words_and_the_effect_is_done(value: object, caplog: pytest.LogCaptureFixture) -> None:
-    _emit._complaints.clear()
+    emit._complaints.clear()
     (seen,) = said(value)
     assert "hf.emit was given" in str(seen)
     assert "Emit plain JSON data" in caplog.text
@@ -101,7 +101,7 @@ def test_a_def_agent_and_its_steps_emit_too() -> None:
 
 
 def test_outside_a_run_there_is_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    _emit._complaints.clear()
+    emit._complaints.clear()
     for _ in range(3):
         hf.emit("nobody hears")
     assert [record.levelno for record in caplog.records] == [logging.WARNING]

@@ -12,14 +12,14 @@ import pytest
 import holdfast as hf
 from agents_for_tests.sites import HandClock
 from holdfast import Holdfast
-from holdfast import _records as rec
-from holdfast._chain import record_of
-from holdfast._claiming import Looks, _put_back, claimable
-from holdfast._deaths import MOST_LOST, deaths
-from holdfast._journal import Journal
-from holdfast._roster import in_line, unserved
 from holdfast._turns import QUEUE
-from holdfast._worker import Worker
+from holdfast.fleet.claiming import Looks, _put_back, claimable
+from holdfast.fleet.deaths import MOST_LOST, deaths
+from holdfast.fleet.worker import Worker
+from holdfast.operating.roster import in_line, unserved
+from holdfast.records import kinds as rec
+from holdfast.records.chain import record_of
+from holdfast.records.journal import Journal
 from holdfast.store import Head, Row, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore

@@ -17,8 +17,8 @@ import pytest
 
 import holdfast as hf
 from faulty_disk import Event, Recording, under
-from holdfast._journal import Journal
 from holdfast.errors import HoldfastError
+from holdfast.records.journal import Journal
 from holdfast.store import Append, Shedding, Stale
 from holdfast.stores.files import FilesStore
 from holdfast.testing.sample import head, onward, repair, row

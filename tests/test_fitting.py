@@ -13,20 +13,23 @@ import pytest
 
 import holdfast as hf
 from agents_for_tests.sites import HandClock, StillClock
-from holdfast import Holdfast, _claiming, _deaths, _fitting
-from holdfast import _records as rec
-from holdfast._chain import record_of
-from holdfast._claiming import Misfits
-from holdfast._deaths import deaths
-from holdfast._decorators import Agent
-from holdfast._fitting import Try, tries
-from holdfast._journal import Journal
-from holdfast._operate import UnfitArguments, order_for
-from holdfast._roster import may_fit
-from holdfast._runner import Elsewhere, attend_async
-from holdfast._worker import Worker
+from holdfast import Holdfast
+from holdfast.fleet import claiming
+from holdfast.fleet import deaths as deaths_room
+from holdfast.fleet.claiming import Misfits
+from holdfast.fleet.deaths import deaths
+from holdfast.fleet.worker import Worker
+from holdfast.operating.operate import UnfitArguments, order_for
+from holdfast.operating.roster import may_fit
+from holdfast.records import fitting as fitting_room
+from holdfast.records import kinds as rec
+from holdfast.records.chain import record_of
+from holdfast.records.fitting import Try, tries
+from holdfast.records.journal import Journal
+from holdfast.running.runner import Elsewhere, attend_async
 from holdfast.store import Head, Query, Row
 from holdfast.stores.memory import MemoryStore
+from holdfast.verbs.decorators import Agent
 
 Code: TypeAlias = Callable[[str], Coroutine[Any, Any, str]]
 BOUND_S = 20
@@ -65,17 +68,17 @@ def test_what_else_blocks_or_fails_a_run_is_no_try() -> None:
     deadly = rec.RunBlocked(error={"type": "DeadlyRun", "message": "3 processes died"})
     assert tries(rows(blocked("a"), WORD, deadly)) == []
     assert tries(rows(rec.RunFailed(error={"type": "OSError", "message": "full"}))) == []
-    assert _fitting.told(rows(WORD, deadly)) == ""
+    assert fitting_room.told(rows(WORD, deadly)) == ""
 
 
 def test_of_many_tries_the_last_are_told_of() -> None:
     many = [one for name in "abcdefg" for one in (claimed(f"w-{name}"), blocked(name))]
-    told = _fitting.told(rows(*many))
+    told = fitting_room.told(rows(*many))
     assert told.endswith("tried in vain: w-g (code g), w-f (code f), w-e (code e), w-d (code d), w-c (code c) and 2 more")
 
 
 def test_a_run_that_kills_whoever_fits_is_found_out_though_others_do_not_fit_in_between() -> None:
-    took, lost = claimed("w"), claimed("v", _deaths.TAKEN_OVER)
+    took, lost = claimed("w"), claimed("v", deaths_room.TAKEN_OVER)
     assert len(deaths(rows(blocked("b"), took, lost, blocked("b"), took, lost, blocked("b"), took, lost))) == 3
     assert len(deaths(rows(took, lost, blocked("b"), WORD, took, lost))) == 1
 
@@ -128,9 +131,9 @@ class Looked(MemoryStore):
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_claiming, "MISFITS_S", 0.02)
-    monkeypatch.setattr(_claiming, "MISFITS_SHARE", 0)
-    monkeypatch.setattr("holdfast._worker.POLL_S", 0.02)
+    monkeypatch.setattr(claiming, "MISFITS_S", 0.02)
+    monkeypatch.setattr(claiming, "MISFITS_SHARE", 0)
+    monkeypatch.setattr("holdfast.fleet.worker.POLL_S", 0.02)
 
 
 def codes_tried(store: MemoryStore) -> list[str]:
@@ -180,7 +183,7 @@ async def fleet_after(store: Looked) -> None:
 
 
 def test_where_the_prints_are_ignored_they_try_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_claiming, "tries", lambda _: [])
+    monkeypatch.setattr(claiming, "tries", lambda _: [])
     store = Looked()
     asyncio.run(fleet(store, ["b", "c"], lambda _: len(codes_tried(store)) > 6))
     assert len(codes_tried(store)) > len(set(codes_tried(store)))
@@ -383,7 +386,7 @@ def left(app: Holdfast, run_id: str, last: rec.Record) -> None:
 
 
 def test_of_many_that_wait_no_journal_is_read_twice_and_all_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_claiming, "MISFITS_PAGE", 7)
+    monkeypatch.setattr(claiming, "MISFITS_PAGE", 7)
     store, clock = Looked(), StillClock()
     with Holdfast(store, clock=clock) as app:
         for number in range(60):
@@ -402,7 +405,7 @@ def test_of_many_that_wait_no_journal_is_read_twice_and_all_are_found(monkeypatc
 def test_a_look_takes_a_moment_and_the_next_one_goes_on_where_it_ended() -> None:
     class Slow(Looked):
         def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
-            clock.ahead_s += _claiming.MISFITS_TURN_S
+            clock.ahead_s += claiming.MISFITS_TURN_S
             return super().load(run_id)
 
     clock = HandClock()

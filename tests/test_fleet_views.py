@@ -15,15 +15,15 @@ import pytest
 import holdfast as hf
 from cli_stage import Stage
 from holdfast import Holdfast
-from holdfast import _records as rec
-from holdfast._holding import Fleet
-from holdfast._inspect import loaded
-from holdfast._journal import Journal
-from holdfast._roster import introduction
-from holdfast._worker import Drained, Worker
 from holdfast.cli.fleet import fleet_page
 from holdfast.cli.terminal import draw
 from holdfast.cli.views import Setting
+from holdfast.fleet.worker import Drained, Worker
+from holdfast.operating.holding import Fleet
+from holdfast.operating.roster import introduction
+from holdfast.operating.views import loaded
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
 from holdfast.stores.memory import MemoryStore
 
 BOUND_S = 30.0

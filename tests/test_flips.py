@@ -26,10 +26,11 @@ import apsw
 import pytest
 
 import holdfast as hf
-from holdfast import _chain, _checking
-from holdfast import _records as rec
-from holdfast._journal import Journal
 from holdfast.errors import StoreError
+from holdfast.operating import checking
+from holdfast.records import chain
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
 from holdfast.store import Query, Row
 from holdfast.stores._sqlite_check import findings
 from holdfast.stores.sqlite import SqliteStore
@@ -142,7 +143,7 @@ class Subject:
         except StoreError:
             return OPENING
         try:
-            if not all(verdict.good for verdict in _checking.check(app.engine, None)):
+            if not all(verdict.good for verdict in checking.check(app.engine, None)):
                 return RUN
             return self._looked_at(app.store)
         except StoreError:
@@ -264,7 +265,7 @@ def believing(_before: bytes, _run_id: str, row: tuple[Any, ...]) -> bytes:
 
 
 def test_without_the_chain_flips_go_unnoticed(path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_chain, "chain", believing)
+    monkeypatch.setattr(chain, "chain", believing)
     copy = Path(shutil.copy(path, folder / "control.db"))
     subject = Subject(copy)
     places = [found.start() + len(b'"seen ') for found in re.finditer(rb'"seen \d"', subject.raw)]

@@ -17,12 +17,13 @@ import pytest
 
 import holdfast as hf
 from crashing import HEARS_CTRL_C, FailingStore, dies_at, play, status
-from holdfast import _emit, _follow
-from holdfast._follow import Event
 from holdfast.cli.exits import Exit
 from holdfast.errors import Refusal, StoreError
+from holdfast.operating import follow
+from holdfast.operating.follow import Event
 from holdfast.store import Append, Head, Row
 from holdfast.stores.memory import MemoryStore
+from holdfast.verbs import emit
 
 LIMIT_S = 60
 
@@ -198,7 +199,7 @@ def test_what_is_emitted_behind_a_record_that_is_not_read_yet_is_held_back() -> 
 
 
 def test_without_holding_back_it_would_come_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_follow.Follower, "_holds", staticmethod(lambda event, head: False))
+    monkeypatch.setattr(follow.Follower, "_holds", staticmethod(lambda event, head: False))
     with pytest.raises(AssertionError):
         test_what_is_emitted_behind_a_record_that_is_not_read_yet_is_held_back()
 
@@ -219,7 +220,7 @@ def test_a_resumed_run_does_not_emit_again_what_it_replays() -> None:
 
 
 def test_who_does_not_know_of_the_replay_emits_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_emit, "_replays", lambda where: False)
+    monkeypatch.setattr(emit, "_replays", lambda where: False)
     assert "before 0" in emitted_on_resuming()
 
 
@@ -246,7 +247,7 @@ def test_a_follower_ends_with_a_run_that_failed_or_was_cancelled_and_stays_with_
     with hf.Holdfast(store) as app:
         if how == "cancelled":
             app.cancel("r")
-        follower = _follow.Follower(app.engine, "r", 0)
+        follower = follow.Follower(app.engine, "r", 0)
         assert "last words" in shown(follower.look())
         assert follower.ended == (how != "waiting")
         assert status(store) == how
@@ -267,7 +268,7 @@ def test_a_run_whose_records_are_not_those_that_were_read_is_not_followed_furthe
     play(other, doubles, 3)
     head, rows = store.load("r") or pytest.fail("there is a run")
     with hf.Holdfast(store) as app:
-        follower = _follow.Follower(app.engine, "r", 0)
+        follower = follow.Follower(app.engine, "r", 0)
         if change == "value":
             store._rows["r"][1] = rows[1]._replace(value=b"7")
         else:

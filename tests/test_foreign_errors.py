@@ -12,7 +12,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import Holdfast, errors
-from holdfast._worker import Worker
+from holdfast.fleet.worker import Worker
 from holdfast.stores.memory import MemoryStore
 
 BOUND_S = 20

@@ -12,11 +12,12 @@ import pytest
 
 import holdfast as hf
 from crashing import LEASE_S, Crash, loaded, records
-from holdfast import _pruning, _shedding
-from holdfast import _records as rec
-from holdfast._journal import Journal
-from holdfast._pruning import Pruning
 from holdfast.errors import Damaged, Refusal
+from holdfast.operating import pruning
+from holdfast.operating.pruning import Pruning
+from holdfast.records import kinds as rec
+from holdfast.records import shedding
+from holdfast.records.journal import Journal
 from holdfast.store import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
@@ -230,13 +231,13 @@ def tampered(store: Store, seq: int) -> None:
 def test_a_prune_that_forgets_the_cost_is_found_out(app: hf.Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: an account that is wrong keeps the run as it is."""
     on_the_way(app)
-    account = _shedding._continued
+    account = shedding._continued
 
     def wrong_account(*given: Any) -> Any:
         row = account(*given)
         return row._replace(body=row.body.replace(b'"usd":', b'"usd":1'))
 
-    monkeypatch.setattr(_shedding, "_continued", wrong_account)
+    monkeypatch.setattr(shedding, "_continued", wrong_account)
     (kept,) = pruned(app).runs
-    assert (kept.what, kept.why) == ("kept", _pruning.UNLIKE)
+    assert (kept.what, kept.why) == ("kept", pruning.UNLIKE)
     assert loaded(app.store)[1][1].seq == 2

@@ -16,10 +16,10 @@ import pytest
 import holdfast as hf
 from agents_for_tests.sites import eventually
 from holdfast import Holdfast
-from holdfast._worker import Worker
 from holdfast.cli import health
 from holdfast.cli.health import Health, Look
 from holdfast.cli.working import _ready
+from holdfast.fleet.worker import Worker
 from parting_proxy import HOST, Proxy, proxy
 
 BOUND_S = 4.0

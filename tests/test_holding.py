@@ -12,17 +12,18 @@ import pytest
 
 import holdfast as hf
 import holdfast.sync
-from holdfast import Holdfast, _heeding
-from holdfast import _records as rec
-from holdfast._decorators import Agent
-from holdfast._holding import HoldView
-from holdfast._run import place
-from holdfast._worker import Worker
+from holdfast import Holdfast
 from holdfast.errors import Refusal, StoreFailed
+from holdfast.fleet import heeding as heeding_room
+from holdfast.fleet.worker import Worker
+from holdfast.life.run import place
+from holdfast.operating.holding import HoldView
+from holdfast.records import kinds as rec
 from holdfast.store import Hold
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing import StoreConformance
+from holdfast.verbs.decorators import Agent
 
 BOUND_S = 20
 
@@ -42,7 +43,7 @@ gate = Gate()
 def new_gate(monkeypatch: pytest.MonkeyPatch) -> None:
     global gate  # noqa: PLW0603 (the agents of this file wait there)
     gate = Gate()
-    monkeypatch.setattr(_heeding, "LOOK_S", 0.02)
+    monkeypatch.setattr(heeding_room, "LOOK_S", 0.02)
 
 
 @hf.step
@@ -341,7 +342,7 @@ def test_a_worker_that_cannot_see_what_is_held_takes_nothing_and_what_it_has_see
         store = Blind()
         with Holdfast(store) as app:
             app.submit(works, "it", run_id="run")
-            heeding = _heeding.Heeding(app.engine, list)
+            heeding = heeding_room.Heeding(app.engine, list)
             with pytest.raises(StoreFailed):
                 heeding.let_through(["default"])
             store.blind = False

@@ -12,11 +12,12 @@ import pytest
 import holdfast as hf
 from agents_for_tests.sites import HandClock, eventually
 from crashing import LEASE_S, Crash, FailingStore, crashing, dies_at, lines, loaded, play, status
-from holdfast import _lease, _turnstile
-from holdfast._commit import Ticket
-from holdfast._journal import Journal, _called_after
-from holdfast._run import Run
 from holdfast.errors import ReplayMismatch, StoreFailed
+from holdfast.life import turnstile
+from holdfast.life.commit import Ticket
+from holdfast.life.run import Run
+from holdfast.records.journal import Journal, _called_after
+from holdfast.running import lease
 from holdfast.store import Append, Stale
 from holdfast.stores.memory import MemoryStore
 
@@ -25,9 +26,9 @@ pytestmark = pytest.mark.timeout(20)  # most of these holes were hangs
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_lease, "TICK_S", 0.005)
-    monkeypatch.setattr(_lease, "LETTERS_S", 0.02)
-    monkeypatch.setattr(_turnstile, "STALL_S", 0.2)
+    monkeypatch.setattr(lease, "TICK_S", 0.005)
+    monkeypatch.setattr(lease, "LETTERS_S", 0.02)
+    monkeypatch.setattr(turnstile, "STALL_S", 0.2)
 
 
 @hf.step
@@ -301,7 +302,7 @@ def test_a_call_id_with_a_number_sign_is_not_taken_for_a_repetition() -> None:
 
 
 def test_without_the_escape_a_call_id_with_a_number_sign_is_taken_for_a_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast._decorators.checked_call_id", str)
+    monkeypatch.setattr("holdfast.verbs.decorators.checked_call_id", str)
     with pytest.raises(ReplayMismatch):
         repeated_ids()
 
@@ -393,14 +394,14 @@ def test_a_call_id_that_moved_behind_another_step_blocks_the_run_and_does_not_re
 
 def test_without_the_search_for_moved_calls_the_effect_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     store, paid, agent = moved_call()
-    monkeypatch.setattr("holdfast._steps._refuse_moved", lambda call, history: None)
+    monkeypatch.setattr("holdfast.life.steps._refuse_moved", lambda call, history: None)
     with contextlib.suppress(ReplayMismatch):
         play(store, agent)
     assert paid == [1, 1]
 
 
 def test_a_letter_is_taken_in_the_same_transaction_as_what_follows_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, told, enough = dies_at("doubt.settled"), _lease._told, list[str]()
+    store, told, enough = dies_at("doubt.settled"), lease._told, list[str]()
 
     @hf.effect(in_doubt="ask")
     async def pay() -> int:
@@ -435,9 +436,9 @@ def test_a_letter_is_taken_in_the_same_transaction_as_what_follows_from_it(monke
             with pytest.raises(StoreFailed):
                 await handle.result(timeout="10s")
 
-    monkeypatch.setattr(_lease, "_told", slowly)
+    monkeypatch.setattr(lease, "_told", slowly)
     asyncio.run(answered())
-    monkeypatch.setattr(_lease, "_told", told)
+    monkeypatch.setattr(lease, "_told", told)
     store.mend()
     assert [letter.kind for letter in store.letters(["r"])] == ["settle"]
     enough.append("enough")

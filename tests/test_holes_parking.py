@@ -15,9 +15,9 @@ import holdfast as hf
 import holdfast.sync
 from agents_for_tests.sites import eventually
 from crashing import dies_at, lines, play, status
-from holdfast import _records as rec
-from holdfast._mail import Mail
 from holdfast.errors import StoreFailed
+from holdfast.life.mail import Mail
+from holdfast.records import kinds as rec
 from holdfast.store import Append, Stale
 from holdfast.stores.memory import MemoryStore
 
@@ -186,7 +186,7 @@ def test_a_run_parks_when_one_of_two_raw_gathers_has_ended_and_the_other_waits()
 
 
 def test_a_time_out_around_an_approval_fires_while_the_run_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast._run.LETTER_GRACE_US", 0)
+    monkeypatch.setattr("holdfast.life.run.LETTER_GRACE_US", 0)
     paid: list[int] = []
 
     @hf.effect(in_doubt="ask", approve=True)

@@ -11,7 +11,8 @@ from pydantic import BaseModel
 
 import holdfast as hf
 from crashing import Crash, crashing, lines, play, status
-from holdfast import _replay, _steps
+from holdfast.life import steps
+from holdfast.records import replay
 from holdfast.stores.memory import MemoryStore
 
 
@@ -57,10 +58,10 @@ def test_without_the_mismatch_the_other_call_would_be_executed_too(monkeypatch: 
     """The negative control: one order becomes two."""
 
     def decide(*args: Any, **kwargs: Any) -> Any:
-        decision = _replay.decide(*args, **kwargs)
-        return _replay.Execute(1) if isinstance(decision, _replay.Mismatch) else decision
+        decision = replay.decide(*args, **kwargs)
+        return replay.Execute(1) if isinstance(decision, replay.Mismatch) else decision
 
-    monkeypatch.setattr(_steps, "decide", decide)
+    monkeypatch.setattr(steps, "decide", decide)
     assert changed_arguments() == ("boots", "done", ["shoes", "boots"])
 
 

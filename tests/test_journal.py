@@ -9,10 +9,10 @@ import pytest
 
 import holdfast as hf
 from crashing import Crash, FailingStore, crashing, dies_at, lines, loaded, play, status
-from holdfast import _records as rec
-from holdfast._chain import GENESIS, chain, record_of, verified
-from holdfast._journal import Journal
 from holdfast.errors import Damaged, Stopped, StoreFailed
+from holdfast.records import kinds as rec
+from holdfast.records.chain import GENESIS, chain, record_of, verified
+from holdfast.records.journal import Journal
 from holdfast.store import Append, Head, Row
 from holdfast.stores.memory import MemoryStore
 

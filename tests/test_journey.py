@@ -48,7 +48,7 @@ def edited_by_hand(place: str) -> None:
     assert main(["edit", RUN_ID, "--adopt", "--effects", "reuse", "--by", "ann", "--store", place]) == 0
 
 
-if importlib.util.find_spec("holdfast._adopting") is not None:
+if importlib.util.find_spec("holdfast.moving.adopting") is not None:
     MIDDLES["files"] = (lambda folder: f"file://{folder / 'middle'}", edited_by_hand)
 
 

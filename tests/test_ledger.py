@@ -12,9 +12,9 @@ import pytest
 
 import holdfast as hf
 from crashing import Crash, crashing, lines, play
-from holdfast import _records as rec
-from holdfast._journal import Journal
-from holdfast._ledger import Ledger, Reached
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
+from holdfast.records.ledger import Ledger, Reached
 from holdfast.stores.memory import MemoryStore
 
 SECOND_US = 1_000_000

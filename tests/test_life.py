@@ -12,8 +12,8 @@ import pytest
 
 import holdfast as hf
 from agents_for_tests.sites import WatchedMemory, WatchedSqlite, eventually
-from holdfast._commit import Held
 from holdfast.errors import Misuse, RunInterrupted
+from holdfast.life.commit import Held
 from holdfast.stores.sqlite import SqliteStore
 
 NOW = hf.Retry(attempts=3, base=0, on=Exception)

@@ -10,9 +10,11 @@ import pytest
 
 import holdfast as hf
 from crashing import LEASE_S, Crash, records, status
-from holdfast import _moving, _operate, _runner, _timetravel
-from holdfast import _records as rec
 from holdfast.errors import Refusal
+from holdfast.moving import moving
+from holdfast.operating import operate, timetravel
+from holdfast.records import kinds as rec
+from holdfast.running import runner
 from holdfast.store import Append, Stale
 from holdfast.stores.memory import MemoryStore
 
@@ -90,7 +92,7 @@ def test_a_fork_whose_maker_died_is_the_same_one_and_keeps_its_keys(monkeypatch:
     with opened(store) as app:
         run(app, buy)
         with monkeypatch.context() as patched:
-            patched.setattr(_timetravel, "Forked", None)  # he dies behind the append, and nobody is told
+            patched.setattr(timetravel, "Forked", None)  # he dies behind the append, and nobody is told
             with pytest.raises(TypeError):
                 app.fork("r", at=1, edits={1: 7}, by="ann")
         before = [record.origin for record in records(store, "r.f1") if isinstance(record, rec.RunForked)]
@@ -135,8 +137,8 @@ def test_a_cancel_that_is_refused_has_cancelled_no_child() -> None:
     store = MemoryStore()
     with opened(store) as app:
         run(app, consoling)
-        order = _moving.ordered(app.engine, MemoryStore(), "r", by="ann", reason="")
-        _moving._token(order)  # the mover dies behind the first of two seals
+        order = moving.ordered(app.engine, MemoryStore(), "r", by="ann", reason="")
+        moving._token(order)  # the mover dies behind the first of two seals
         with pytest.raises(hf.RunMoved):
             app.cancel("r", by="bob")
         assert status(store, "r.1") == "waiting"
@@ -182,7 +184,7 @@ def test_what_an_interrupted_cancel_of_a_child_left_is_closed_when_its_parent_en
     with opened(store) as app:
         run(app, consoling, "deep")
         with monkeypatch.context() as patched:
-            patched.setattr(_operate, "cancel_children", lambda *_: {})  # as if it had died in between
+            patched.setattr(operate, "cancel_children", lambda *_: {})  # as if it had died in between
             app.cancel("r.1", by="ann")
         assert run(app, consoling, "deep") == "receipt 1"
     assert [status(store, each) for each in ("r", "r.1", "r.1.1")] == ["done", "cancelled", "cancelled"]
@@ -192,9 +194,9 @@ def test_a_child_that_cannot_be_cancelled_with_its_parent_is_named() -> None:
     store = MemoryStore()
     with opened(store) as app:
         run(app, consoling)
-        order = _moving.ordered(app.engine, MemoryStore(), "r", by="ann", reason="")
-        list(_moving._sealed(order, "t"))
-        _moving._let_stand(order, "t", "r")  # whoever takes the move back dies before he comes to the child
+        order = moving.ordered(app.engine, MemoryStore(), "r", by="ann", reason="")
+        list(moving._sealed(order, "t"))
+        moving._let_stand(order, "t", "r")  # whoever takes the move back dies before he comes to the child
         assert "child run 'r.1' is not: " in app.cancel("r", by="bob")
         app.move("r", back=True)
         assert app.cancel("r", by="bob") == "the run was cancelled before; child run 'r.1' is now"
@@ -225,7 +227,7 @@ def test_a_child_that_does_not_tell_since_when_its_parent_is_there_is_taken_on(m
     """So it was before children recorded since when their parent is there, and so it stays for those."""
     with opened(MemoryStore()) as app:
         with monkeypatch.context() as before:
-            before.setattr(_runner, "called_by", lambda call: {"run": call.run.id, "step": call.step_id})
+            before.setattr(runner, "called_by", lambda call: {"run": call.run.id, "step": call.step_id})
             run(app, consoling)
         app.answer("r.1", "1", yes=True)
         assert run(app, consoling) == "yes"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from holdfast._follow import Follower
+from holdfast.operating.follow import Follower
 from holdfast.stores._live_files import LINGER_S, OPEN_FILES, STALE_S, LiveFiles
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.sample import create

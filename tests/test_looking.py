@@ -10,11 +10,11 @@ import pytest
 
 import holdfast as hf
 from holdfast import Holdfast
-from holdfast import _records as rec
-from holdfast._claiming import PAGE, Looks, claimable
-from holdfast._journal import Journal
-from holdfast._waking import Spoken
-from holdfast._worker import Worker
+from holdfast.fleet.claiming import PAGE, Looks, claimable
+from holdfast.fleet.waking import Spoken
+from holdfast.fleet.worker import Worker
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
 from holdfast.store import Head, Query, Row
 from holdfast.stores.sqlite import SqliteStore
 

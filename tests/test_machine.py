@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from agents_for_tests.machine import Machine, machine_on
-from holdfast import _records as rec
-from holdfast._replay import Execute, History
 from holdfast.errors import HoldfastError
+from holdfast.records import kinds as rec
+from holdfast.records.replay import Execute, History
 from sweeping import OTHERS, sqlite_in
 
 FURTHER = int(os.environ.get("HOLDFAST_MACHINE", "1"))
@@ -35,7 +35,7 @@ FOUND = "Failing test case: <state machine>"
 @pytest.fixture(autouse=True)
 def all_details_go(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plans are too short to be worth a prune."""
-    monkeypatch.setattr("holdfast._pruning.WORTH_BYTES", 1)
+    monkeypatch.setattr("holdfast.operating.pruning.WORTH_BYTES", 1)
 
 
 def played(machine: type[Machine], examples: int, **more: Any) -> None:
@@ -58,7 +58,7 @@ def test_no_order_of_events_breaks_a_promise_elsewhere(request: pytest.FixtureRe
 
 
 def test_the_machine_finds_out_an_engine_that_repeats_effects_silently(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast._replay._decide_unfinished", lambda history: Execute(history.attempts + 1))
+    monkeypatch.setattr("holdfast.records.replay._decide_unfinished", lambda history: Execute(history.attempts + 1))
     with pytest.raises((AssertionError, HoldfastError), match=FOUND):
         played(Machine, 200, **CONTROL)
 
@@ -89,7 +89,7 @@ def test_the_machine_finds_out_a_prune_that_takes_what_is_needed(monkeypatch: py
 
 def test_a_fork_that_forgets_what_happened_is_found_out_and_can_be_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is printed are the steps that led there, and the blob that draws them again."""
-    monkeypatch.setattr("holdfast._timetravel.happened", lambda histories, after: [])
+    monkeypatch.setattr("holdfast.operating.timetravel.happened", lambda histories, after: [])
     with pytest.raises((AssertionError, HoldfastError)) as found:  # in several ways, a charge too many among them
         played(Machine, 400, **CONTROL)
     notes = "\n".join(found.value.__notes__)

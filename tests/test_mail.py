@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from holdfast._mail import Mail
+from holdfast.life.mail import Mail
 
 
 def body(name: str, value: Any, key: str = "") -> dict[str, Any]:

@@ -18,10 +18,12 @@ import pytest
 
 import holdfast as hf
 from agents_for_tests.sites import StillClock
-from holdfast import Holdfast, _failpoints, _roster, _submitting
-from holdfast._metering import Meter
-from holdfast._worker import Worker
+from holdfast import Holdfast, _failpoints
 from holdfast.errors import Misuse
+from holdfast.fleet.worker import Worker
+from holdfast.life.metering import Meter
+from holdfast.operating import roster
+from holdfast.running import submitting
 from holdfast.store import Ceiling, Draft, Drawn
 from holdfast.stores import _postgres_limits
 from holdfast.stores._meters import moved_on
@@ -234,11 +236,11 @@ def test_who_dies_while_leaving_a_run_to_workers_leaves_it_once_when_it_tries_ag
             raise KeyboardInterrupt
 
     with Holdfast(MemoryStore()) as app:
-        monkeypatch.setattr(_submitting, "reach", dies)
+        monkeypatch.setattr(submitting, "reach", dies)
         with pytest.raises(KeyboardInterrupt):
             app.submit(greets, "ann", run_id="run")
         assert [run.run_id for run in app.runs()] == (["run"] if point == "submit.after" else [])
-        monkeypatch.setattr(_submitting, "reach", _failpoints.reach)
+        monkeypatch.setattr(submitting, "reach", _failpoints.reach)
         app.submit(greets, "ann", run_id="run")
         assert [(run.run_id, run.status) for run in app.runs()] == [("run", "queued")]
         assert len(app.history("run")) == 1
@@ -247,18 +249,18 @@ def test_who_dies_while_leaving_a_run_to_workers_leaves_it_once_when_it_tries_ag
 def test_the_roster_tells_what_workers_say_of_themselves_and_forgets_those_that_died_with_nothing_in_hand(tmp_path: Path) -> None:
     dying = SqliteStore(tmp_path / "runs.db")
     with Holdfast(tmp_path / "runs.db") as app:
-        told = _roster.introduction(app.engine, agents=["greets"], queues=["default"], concurrency=3, stopping=False)
+        told = roster.introduction(app.engine, agents=["greets"], queues=["default"], concurrency=3, stopping=False)
         assert json.loads(told)["concurrency"] == 3
         dying.enroll("host.dying")
         dying.introduce("host.dying", told)
         (worker,) = app.workers()
         assert (worker.life, worker.agents, worker.concurrency, worker.runs) == ("alive", ("greets",), 3, ())
-        _roster.forget_dead(app.engine)
+        roster.forget_dead(app.engine)
         assert len(app.workers()) == 1
         assert [one.dead for one in dying.owners()] == [False]
         dying.close()
         assert [one.life for one in app.workers()] == ["dead"]
-        _roster.forget_dead(app.engine)
+        roster.forget_dead(app.engine)
         assert app.workers() == []
 
 

@@ -12,15 +12,17 @@ import pytest
 import holdfast as hf
 import holdfast.sync as hfs
 from crashing import Crash, crashing, dies_at, lines, loaded, play
-from holdfast import _journal, _lease, _milestones
-from holdfast import _records as rec
 from holdfast._clock import SystemClock
-from holdfast._commit import Committer
-from holdfast._journal import Journal
 from holdfast.cli.page import Facts
 from holdfast.cli.views import Setting, run_page
+from holdfast.life.commit import Committer
+from holdfast.records import journal as journal_room
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
+from holdfast.running import lease
 from holdfast.store import Append, Stale
 from holdfast.stores.memory import MemoryStore
+from holdfast.verbs import milestones
 
 SEEN: list[str] = []
 
@@ -297,16 +299,16 @@ def test_what_is_held_back_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(10):
             await think(str(number))
 
-    monkeypatch.setattr(_journal, "MAX_HELD", 4)
+    monkeypatch.setattr(journal_room, "MAX_HELD", 4)
     play(store, many)
     assert [len(rows) for rows in store.appends] == [1, 5, 5, 1]
-    monkeypatch.setattr(_journal, "MAX_HELD_BYTES", 1)
+    monkeypatch.setattr(journal_room, "MAX_HELD_BYTES", 1)
     play(store, many, run_id="bytes")
     assert [len(rows) for rows in store.appends[4:]] == [1, 2, 2, 2, 2, 2, 1]
 
 
 def test_the_keeper_writes_what_has_been_held_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_lease, "HELD_S", 0.0)
+    monkeypatch.setattr(lease, "HELD_S", 0.0)
     store = Counting()
 
     @hf.agent(durability="milestone")
@@ -377,6 +379,6 @@ def test_misuse_says_what_to_do() -> None:
     with pytest.raises(hf.Misuse, match="durability='never'"):
         hf.agent(durability="never")(print)  # type: ignore[call-overload]
     with pytest.raises(hf.Misuse, match="outside a run"):
-        _milestones.milestone("x")
+        milestones.milestone("x")
     with pytest.raises(hf.Misuse, match="needs a name"):
         hf.milestone("")

@@ -17,7 +17,7 @@ import pytest
 
 import holdfast as hf
 import holdfast.sync as hfs
-from holdfast._frames import without_our_frames
+from holdfast.app.frames import without_our_frames
 from holdfast.errors import Misuse, NotAwaited
 from holdfast.stores.memory import MemoryStore
 
@@ -242,7 +242,7 @@ def test_the_traceback_shows_the_users_lines_and_not_the_engines() -> None:
     shown = "".join(traceback.format_exception(caught.value))
     assert "return 1 // x" in shown
     assert "return await divide(0)" in shown
-    assert "_drive.py" not in shown
+    assert "life/drive.py" not in shown
     assert "run 'r' failed at step 1; finished steps are kept" in shown
 
 

@@ -11,10 +11,11 @@ import pytest
 
 import holdfast as hf
 from crashing import Crash, dies_at, lines, play, records, status
-from holdfast import _door, _models
-from holdfast import _records as rec
-from holdfast._models import OnModelChange, Pair, is_reply, pairs_of, read
 from holdfast.errors import Refusal
+from holdfast.life import door
+from holdfast.records import kinds as rec
+from holdfast.records import models
+from holdfast.records.models import OnModelChange, Pair, is_reply, pairs_of, read
 from holdfast.store import Store
 from holdfast.stores.memory import MemoryStore
 
@@ -335,14 +336,14 @@ def test_an_answer_wakes_every_branch_of_a_run_that_executes() -> None:
 
 
 def test_without_the_comparison_the_change_is_not_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_models.Models, "news", lambda *_: [])
+    monkeypatch.setattr(models.Models, "news", lambda *_: [])
     thinker = Thinker("fail").died()
     assert thinker.run() == 5
     assert thinker.changes() == []
 
 
 def test_without_the_look_at_the_door_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_door, "_models_accepted", lambda call: iter(()))
+    monkeypatch.setattr(door, "_models_accepted", lambda call: iter(()))
     thinker = Thinker("fail").died()
     assert thinker.run() == 5
 
@@ -352,7 +353,7 @@ def test_a_change_that_is_stored_after_the_answer_would_be_lost_in_a_crash(monke
     store = dies_at("ask.opened")
     thinker = Thinker("ask", store=store).died()
     with monkeypatch.context() as broken, pytest.raises(hf.StoreError):
-        broken.setattr("holdfast._steps.model_changes", lambda call, usage: [])
+        broken.setattr("holdfast.life.steps.model_changes", lambda call, usage: [])
         store.fails = lambda row: row.kind == "step.done" and row.step_id == "3"
         thinker.run()
     store.mend()

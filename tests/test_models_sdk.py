@@ -16,8 +16,8 @@ from pydantic import BaseModel
 import holdfast as hf
 from agents_for_tests.model_host import Host, chat, hosting
 from crashing import Crash, play, records
-from holdfast import _records as rec
-from holdfast._models import is_reply
+from holdfast.records import kinds as rec
+from holdfast.records.models import is_reply
 from holdfast.stores.memory import MemoryStore
 
 MESSAGES: Any = [{"role": "user", "content": "may I?"}]

@@ -13,12 +13,13 @@ import pytest
 import holdfast as hf
 import holdfast.sync
 from crashing import lines, loaded, play, records, status
-from holdfast import _moving, _pruning
-from holdfast import _records as rec
-from holdfast._journal import Journal
-from holdfast._transferring import Transferring
-from holdfast._transfers import RunSealed
+from holdfast.app.transferring import Transferring
 from holdfast.errors import Refusal, StoreFailed
+from holdfast.moving import moving
+from holdfast.operating import pruning
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
+from holdfast.records.transfers import RunSealed
 from holdfast.store import Append, Head, Row, Stale
 from holdfast.stores.memory import MemoryStore
 from movers import FarStore, Meddling, asking, begun, claimed, counting, expecting, failing, fine, into, moved, paid, parent, sleeping
@@ -96,8 +97,8 @@ def test_what_is_sealed_is_refused_with_how_to_go_on_and_can_be_taken_back() -> 
     source, target = begun(asking), MemoryStore()
     before = loaded(source)[0]
     with hf.Holdfast(source) as app:
-        order = _moving.ordered(app.engine, target, "r", by="ann", reason="")
-        assert list(_moving._sealed(order, "t")) == ["sealed r"]
+        order = moving.ordered(app.engine, target, "r", by="ann", reason="")
+        assert list(moving._sealed(order, "t")) == ["sealed r"]
         with pytest.raises(hf.RunMoved, match=r"finish that: holdfast move r --to memory:; or take it back: holdfast move r --back"):
             app.answer("r", "2", yes=True)
         assert [(item.kind, item.commands) for item in app.inbox()] == [
@@ -133,10 +134,10 @@ def test_who_takes_the_move_back_before_it_is_handed_over_is_heeded() -> None:
 def test_what_is_handed_over_is_not_brought_again_to_a_place_that_lost_it() -> None:
     source, target = begun(asking), MemoryStore()
     with hf.Holdfast(source) as app:
-        order = _moving.ordered(app.engine, target, "r", by="ann", reason="")
-        token = _moving._token(order)
-        list(_moving._imported(order, token, "r"))
-        _moving._handed_over(order, token, "r")
+        order = moving.ordered(app.engine, target, "r", by="ann", reason="")
+        token = moving._token(order)
+        list(moving._imported(order, token, "r"))
+        moving._handed_over(order, token, "r")
         with pytest.raises(hf.StoreError, match="is not here any more"):
             app.move("r", to=MemoryStore())
         app.move("r", to=target)
@@ -145,11 +146,11 @@ def test_what_is_handed_over_is_not_brought_again_to_a_place_that_lost_it() -> N
 def test_a_move_whose_run_has_ended_in_its_new_place_and_was_pruned_there_is_finished() -> None:
     source, target = begun(asking), MemoryStore()
     with hf.Holdfast(source) as app, hf.Holdfast(target) as there:
-        order = _moving.ordered(app.engine, target, "r", by="ann", reason="")
-        token = _moving._token(order)
-        list(_moving._imported(order, token, "r"))
-        _moving._handed_over(order, token, "r")
-        list(_moving._activated(order, token, "r"))  # the mover dies before he marks it
+        order = moving.ordered(app.engine, target, "r", by="ann", reason="")
+        token = moving._token(order)
+        list(moving._imported(order, token, "r"))
+        moving._handed_over(order, token, "r")
+        list(moving._activated(order, token, "r"))  # the mover dies before he marks it
         there.cancel("r")
         assert there.prune(hf.Retention(keep_last=0), dry_run=False).removed == 1
         assert status(source) == "moving"
@@ -161,10 +162,10 @@ def test_a_move_whose_run_has_ended_in_its_new_place_and_was_pruned_there_is_fin
 def test_what_is_handed_over_can_only_be_finished() -> None:
     source, target = begun(asking), MemoryStore()
     with hf.Holdfast(source) as app:
-        order = _moving.ordered(app.engine, target, "r", by="ann", reason="")
-        list(_moving._sealed(order, "t"))
-        list(_moving._imported(order, "t", "r"))
-        _moving._handed_over(order, "t", "r")
+        order = moving.ordered(app.engine, target, "r", by="ann", reason="")
+        list(moving._sealed(order, "t"))
+        list(moving._imported(order, "t", "r"))
+        moving._handed_over(order, "t", "r")
         with pytest.raises(Refusal, match=r"is handed over to memory:; nothing was changed. Finish it"):
             app.move("r", back=True)
         with hf.Holdfast(target) as there, pytest.raises(hf.RunMoved, match=r"is being moved from memory:.*--store memory: --to URL"):
@@ -244,8 +245,8 @@ def test_a_place_that_cannot_be_reached_leaves_the_run_where_it_is() -> None:
 def test_an_interrupted_move_goes_on_to_where_it_was_going_and_nowhere_else() -> None:
     source, target = begun(asking), MemoryStore()
     with hf.Holdfast(source) as app:
-        order = _moving.ordered(app.engine, target, "r", by="ann", reason="")
-        list(_moving._sealed(order, "t"))
+        order = moving.ordered(app.engine, target, "r", by="ann", reason="")
+        list(moving._sealed(order, "t"))
         with pytest.raises(hf.RunMoved, match="is being moved to memory:"):
             app.move("r", to=FarStore())
         app.move("r", to=target)
@@ -308,7 +309,7 @@ def test_a_run_whose_records_were_pruned_behind_a_gap_moves_and_replays(tmp_path
     with hf.Holdfast(tmp_path / "a.db") as app:
         with suppress(hf.RunWaiting):
             app.run(counting, 1, run_id="r", wait=False)
-        monkeypatch.setattr(_pruning, "WORTH_BYTES", 1)
+        monkeypatch.setattr(pruning, "WORTH_BYTES", 1)
         app.prune(hf.Retention(details=0), dry_run=False)
         assert app.store.load("r")[1][1].seq > 2  # type: ignore[index]
         app.move("r", to=tmp_path / "b.db")
@@ -389,12 +390,12 @@ def test_of_two_who_import_a_run_the_second_leaves_the_copy_as_it_is() -> None:
     source, target = begun(asking), Late()
     target.looks = 0
     with hf.Holdfast(source) as app:
-        order = _moving.ordered(app.engine, target, "r", by="ann", reason="")
-        token = _moving._token(order)
-        list(_moving._imported(order, token, "r"))
+        order = moving.ordered(app.engine, target, "r", by="ann", reason="")
+        token = moving._token(order)
+        list(moving._imported(order, token, "r"))
         before = loaded(target)
         target.looks = 1
-        list(_moving._imported(order, token, "r"))
+        list(moving._imported(order, token, "r"))
         assert loaded(target) == before
         app.move("r", to=target)
     assert status(target) == "waiting"

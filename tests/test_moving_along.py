@@ -12,12 +12,12 @@ import pytest
 import holdfast as hf
 import holdfast.sync
 from crashing import play, records, status
-from holdfast import _moving
-from holdfast import _records as rec
-from holdfast._away import left
 from holdfast._clock import SystemClock
-from holdfast._parcels import carried
 from holdfast.errors import Refusal
+from holdfast.moving import moving
+from holdfast.moving.parcels import carried
+from holdfast.records import kinds as rec
+from holdfast.records.away import left
 from holdfast.store import Letter
 from holdfast.stores.memory import MemoryStore
 from movers import Meddling, asking, begun, expecting, into, moved, paid, parent, play_to_wait
@@ -113,16 +113,16 @@ def test_a_run_moves_with_its_children_and_no_child_without_its_parent() -> None
 def test_children_that_a_take_back_did_not_come_to_are_let_go_by_the_next_one() -> None:
     source, target = begun(parent), MemoryStore()
     with hf.Holdfast(source) as app:
-        order = _moving.ordered(app.engine, target, "r", by="ann", reason="")
-        list(_moving._sealed(order, "t"))
-        assert _moving._let_stand(order, "t", "r")
+        order = moving.ordered(app.engine, target, "r", by="ann", reason="")
+        list(moving._sealed(order, "t"))
+        assert moving._let_stand(order, "t", "r")
         assert [status(source, each) for each in ("r", "r.2")] == ["waiting", "moving"]
         with pytest.raises(Refusal, match="is being moved with 'r'"):
             app.move("r.2", back=True)
         app.move("r", back=True)
         assert status(source, "r.2") == "waiting"
-        list(_moving._sealed(order, "t"))
-        _moving._let_stand(order, "t", "r")
+        list(moving._sealed(order, "t"))
+        moving._let_stand(order, "t", "r")
         assert app.move("r", to=target).runs == ["r", "r.2"]
     assert [status(target, each) for each in ("r", "r.2")] == ["waiting", "waiting"]
 
@@ -131,7 +131,7 @@ def test_children_that_a_take_back_did_not_come_to_are_let_go_by_the_next_one() 
 def test_a_child_that_ends_while_its_parent_is_sealed_wakes_it_once_that_stands_again(how: str) -> None:
     source, target = begun(parent), MemoryStore()
     with hf.Holdfast(source) as here, hf.Holdfast(target) as there:
-        _moving._token(_moving.ordered(here.engine, target, "r", by="ann", reason=""))  # the mover dies behind the first of two seals
+        moving._token(moving.ordered(here.engine, target, "r", by="ann", reason=""))  # the mover dies behind the first of two seals
         here.cancel("r.2", by="bob")
         here.move("r", **({"back": True} if how == "back" else {"to": target}))
         stands = here if how == "back" else there
@@ -143,14 +143,14 @@ def test_a_child_that_ends_while_its_parent_is_sealed_wakes_it_once_that_stands_
 def test_a_child_that_ends_in_the_new_place_before_its_parent_can_be_taken_there_wakes_it() -> None:
     source, target = begun(parent), MemoryStore()
     with hf.Holdfast(source) as here, hf.Holdfast(target) as there:
-        order = _moving.ordered(here.engine, target, "r", by="ann", reason="")
-        token = _moving._token(order)
-        list(_moving._sealed(order, token))
+        order = moving.ordered(here.engine, target, "r", by="ann", reason="")
+        token = moving._token(order)
+        list(moving._sealed(order, token))
         for run_id in ("r", "r.2"):
-            list(_moving._imported(order, token, run_id))
+            list(moving._imported(order, token, run_id))
         for run_id in ("r", "r.2"):
-            _moving._handed_over(order, token, run_id)
-        list(_moving._activated(order, token, "r.2"))  # the mover dies before he comes to the parent
+            moving._handed_over(order, token, run_id)
+        list(moving._activated(order, token, "r.2"))  # the mover dies before he comes to the parent
         there.cancel("r.2", by="bob")
         here.move("r", to=target)
         assert [head.run_id for head in there.ready()] == ["r"]

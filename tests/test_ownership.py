@@ -20,9 +20,9 @@ import pytest
 
 import holdfast as hf
 from agents_for_tests.owner import working
-from holdfast import _runner
-from holdfast._lease import Keeper
 from holdfast.errors import LeaseLost, StoreError
+from holdfast.running import runner
+from holdfast.running.lease import Keeper
 from holdfast.stores.sqlite import SqliteStore
 
 HERE = Path(__file__).parent
@@ -232,7 +232,7 @@ def test_whoever_comes_between_a_claim_and_its_first_step_waits_for_it(
                 second.start()
                 second.join(0.3)  # long enough for it to do what it may
 
-        monkeypatch.setattr(_runner, "reach", reach)
+        monkeypatch.setattr(runner, "reach", reach)
         results.append(app.run(working(ledger), "r", run_id="r"))
         second.join(20)
         assert results == [[os.getpid()] * 3] * 2

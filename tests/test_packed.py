@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import _packed
 from holdfast._clock import SystemClock
-from holdfast._packed import packed
-from holdfast._packing import BLOB_FROM, is_packed
 from holdfast.errors import StoreBusy, StoreDamaged, StoreFailed
+from holdfast.large import packed as packed_room
+from holdfast.large.packed import packed
+from holdfast.large.packing import BLOB_FROM, is_packed
 from holdfast.store import Append, Head, Live, Prunable, Repair, Repairable, Row, Shedding, Shelf, Stale, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
@@ -136,7 +136,7 @@ def test_a_store_of_plain_rows_is_read_and_gone_on_with() -> None:
 
 
 def test_what_is_remembered_of_all_runs_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_packed, "KEPT_BYTES", 5300)
+    monkeypatch.setattr(packed_room, "KEPT_BYTES", 5300)
     store, above = MemoryStore(), over(MemoryStore())
     for run_id in "abcde":
         written(above, grown(1), run_id=run_id)

@@ -17,7 +17,7 @@ from agents_for_tests.growing_agent import CALLS, text
 from agents_for_tests.sweep_agent import lines
 from holdfast import Holdfast
 from holdfast._failpoints import PACKING
-from holdfast._packing import is_packed
+from holdfast.large.packing import is_packed
 from holdfast.store import Shelf
 from sweeping import KILLED, RUN_ID, Stage, staged
 

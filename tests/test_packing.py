@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast._packing import ARGS, BLOB_FROM, GROWS_FROM, MARK, Packer, Rows, Unpacker, applied, difference, is_packed, verified_blob
+from holdfast.large.packing import ARGS, BLOB_FROM, GROWS_FROM, MARK, Packer, Rows, Unpacker, applied, difference, is_packed, verified_blob
 from holdfast.store import Row
 from holdfast.testing.sample import row
 

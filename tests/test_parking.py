@@ -13,11 +13,11 @@ import pytest
 import holdfast as hf
 import holdfast.sync as hfs
 from agents_for_tests.sites import WatchedMemory, eventually
-from holdfast import _records as rec
-from holdfast._commands import Commit, WaitForPerson
-from holdfast._drive import drive_async, drive_blocking
-from holdfast._run import Run, Scope, place
 from holdfast.errors import Unwinding
+from holdfast.life.commands import Commit, WaitForPerson
+from holdfast.life.drive import drive_async, drive_blocking
+from holdfast.life.run import Run, Scope, place
+from holdfast.records import kinds as rec
 from holdfast.stores.memory import MemoryStore
 
 

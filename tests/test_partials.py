@@ -10,8 +10,8 @@ import pytest
 
 import holdfast as hf
 from crashing import Crash, crashing, dies_at, lines, play
-from holdfast import _partials
 from holdfast.stores.memory import MemoryStore
+from holdfast.verbs import partials
 
 SEEN: list[object] = []
 BAD: list[BaseException] = []
@@ -193,7 +193,7 @@ def test_code_that_calls_with_other_arguments_does_not_get_it() -> None:
 
 
 def test_a_thread_that_outlives_its_step_saves_nothing() -> None:
-    kept: list[_partials.Partial[int]] = []
+    kept: list[partials.Partial[int]] = []
 
     @hf.step
     async def job() -> None:

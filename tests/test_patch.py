@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast import _patch
-from holdfast._patch import Change, compared, same
+from holdfast.operating import patch as patch_room
+from holdfast.operating.patch import Change, compared, same
 
 Names = st.text(st.sampled_from("ab/~0é"), max_size=3)
 Leaves = st.none() | st.booleans() | st.integers(-2, 2) | st.sampled_from([0.0, 1.0, 2.5]) | st.text("ab", max_size=2)
@@ -55,7 +55,7 @@ def test_applying_the_patch_to_the_first_gives_the_second(left: Any, right: Any)
 @given(st.lists(Documents, max_size=8), st.lists(Documents, max_size=8))
 def test_lists_too_long_to_be_aligned_are_patched_all_the_same(left: list[Any], right: list[Any]) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_patch, "MAX_ALIGNED", 0)
+        patched.setattr(patch_room, "MAX_ALIGNED", 0)
         assert same(applied(left, patch_of(left, right)), right)
 
 

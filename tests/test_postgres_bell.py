@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 import holdfast.sync as hf
-from holdfast import _runner
+from holdfast.running import runner
 from holdfast.stores import _postgres_bell
 from holdfast.stores.postgres import PostgresStore
 
@@ -47,8 +47,8 @@ def schema_of(app: hf.Holdfast) -> str:
 
 def looking(monkeypatch: pytest.MonkeyPatch, every_s: float) -> None:
     """How often whoever waits looks by itself."""
-    monkeypatch.setattr(_runner, "POLL_S", every_s)
-    monkeypatch.setattr("holdfast._lease.LETTERS_S", every_s)
+    monkeypatch.setattr(runner, "POLL_S", every_s)
+    monkeypatch.setattr("holdfast.running.lease.LETTERS_S", every_s)
 
 
 @hf.agent

@@ -20,9 +20,9 @@ import pytest
 import holdfast as hf
 import holdfast.sync as hfs
 from crashing import lines, loaded, records
-from holdfast import _records as rec
-from holdfast._journal import Journal
 from holdfast.errors import LeaseLost
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
 from holdfast.stores import _postgres_transaction
 from holdfast.stores.postgres import PostgresStore
 

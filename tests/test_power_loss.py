@@ -19,7 +19,7 @@ import apsw
 import pytest
 
 import holdfast as hf
-from holdfast._journal import Journal
+from holdfast.records.journal import Journal
 from holdfast.store import Append, Stale
 from holdfast.stores import _sqlite_file
 from holdfast.stores.sqlite import SqliteStore

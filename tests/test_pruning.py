@@ -13,9 +13,9 @@ import pytest
 
 import holdfast as hf
 from crashing import LEASE_S, Crash
-from holdfast import _pruning
-from holdfast._pruning import Pruning
 from holdfast.errors import Refusal
+from holdfast.operating import pruning
+from holdfast.operating.pruning import Pruning
 from holdfast.store import Append, Head, Prunable, Removal, Stale, Store
 from holdfast.stores import _sqlite_pruned
 from holdfast.stores.memory import MemoryStore
@@ -272,7 +272,7 @@ def test_a_store_that_leaves_a_record_behind_is_found_out(tmp_path: Path, monkey
 
 def test_damage_behind_a_prune_does_not_reach_what_came_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The record of the prune is lost with the end of the run; the records that it had made lighter are good all the same."""
-    monkeypatch.setattr(_pruning, "WORTH_BYTES", 1)
+    monkeypatch.setattr(pruning, "WORTH_BYTES", 1)
     path = tmp_path / "runs.db"
     with hf.Holdfast(path, lease=LEASE_S) as app:
         play(app, "crash")

@@ -10,7 +10,7 @@ import pytest
 
 import holdfast as hf
 from crashing import LEASE_S
-from holdfast._pruning import Pruning
+from holdfast.operating.pruning import Pruning
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 from test_pruning import Ticking, later

@@ -11,8 +11,8 @@ import pytest
 
 import holdfast as hf
 from crashing import LEASE_S, Crash
-from holdfast import _operate, _pruning
-from holdfast._pruning import Pruning
+from holdfast.operating import operate, pruning
+from holdfast.operating.pruning import Pruning
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 
@@ -93,7 +93,7 @@ def test_a_parent_whose_step_has_the_result_would_go_on_even_without_its_child(a
     mood.add("crash")
     run(app, parent, "a", "b")
     mood.clear()
-    monkeypatch.setattr(_pruning.Families, "above", lambda *_: "")
+    monkeypatch.setattr(pruning.Families, "above", lambda *_: "")
     assert pruned(app).removed == 2
     assert run(app, parent, "a", "b") == ["paid a", "paid b"]
     assert did == ["pay a", "pay b"]
@@ -101,13 +101,13 @@ def test_a_parent_whose_step_has_the_result_would_go_on_even_without_its_child(a
 
 def test_a_parent_that_was_killed_before_it_had_the_result_finds_its_child(app: hf.Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control is the last line: without the rule the parent cannot go on."""
-    monkeypatch.setattr("holdfast._child.Calling._account", dying)
+    monkeypatch.setattr("holdfast.app.child.Calling._account", dying)
     run(app, parent, "a")
     monkeypatch.undo()
     assert app.show("r.1").status == "done"
     assert pruned(app).removed == 0
     with monkeypatch.context() as broken:
-        broken.setattr(_pruning.Families, "above", lambda *_: "")
+        broken.setattr(pruning.Families, "above", lambda *_: "")
         assert app.prune(hf.Retention(keep_last=0), dry_run=True).removed == 1
     assert run(app, parent, "a") == ["paid a"]
     assert did == ["pay a"]
@@ -155,7 +155,7 @@ def test_a_child_that_changed_code_superseded_stays_because_it_may_be_taken_on(a
 def test_a_parent_stays_as_long_as_a_child_that_it_left_has_not_ended(app: hf.Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     run(app, parent, "waits")
     with monkeypatch.context() as later:  # as where the child executes elsewhere, and has yet to hear of it
-        later.setattr(_operate, "cancel_children", lambda *_: {})
+        later.setattr(operate, "cancel_children", lambda *_: {})
         app.cancel("r", by="ann")
     assert [(one.run_id, one.why) for one in pruned(app).runs] == [("r", "its child r.1 has not ended")]
     with pytest.raises(hf.RunCancelled):

@@ -11,8 +11,9 @@ import pytest
 
 import holdfast as hf
 from cli_stage import Stage
-from holdfast import Holdfast, _queues
-from holdfast._roster import introduction
+from holdfast import Holdfast
+from holdfast.fleet import queues as queues_room
+from holdfast.operating.roster import introduction
 from holdfast.store import Head, Query
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
@@ -114,7 +115,7 @@ class Counting(SqliteStore):
 
 
 def test_more_runs_than_are_counted_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_queues, "MOST", 3)
+    monkeypatch.setattr(queues_room, "MOST", 3)
     store = Counting(tmp_path / "runs.db")
     with Holdfast(store) as app:
         for number in range(20):

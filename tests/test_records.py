@@ -11,11 +11,11 @@ import pytest
 
 import holdfast as hf
 from crashing import play
-from holdfast import _records as rec
-from holdfast._bodies import from_parts, to_body
-from holdfast._chain import record_of
-from holdfast._journal import Journal
 from holdfast._turns import in_line_as_ever
+from holdfast.records import kinds as rec
+from holdfast.records.bodies import from_parts, to_body
+from holdfast.records.chain import record_of
+from holdfast.records.journal import Journal
 from holdfast.store import FORMAT, Append, Head, Row
 from holdfast.stores.memory import MemoryStore
 

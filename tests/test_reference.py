@@ -14,9 +14,13 @@ import pytest
 
 import holdfast as hf
 import holdfast.sync
-from holdfast import _decorators, _doubt, _ids, _ordering, _working, errors
-from holdfast._transferring import Transferring
-from holdfast._verbs import Current
+from holdfast import _ids, errors
+from holdfast.app import working
+from holdfast.app.transferring import Transferring
+from holdfast.life import doubt
+from holdfast.running import ordering
+from holdfast.verbs import decorators
+from holdfast.verbs.verbs import Current
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
@@ -69,10 +73,10 @@ def keywords(fn: Callable[..., Any]) -> set[str]:
     return {each.name for each in inspect.signature(fn).parameters.values() if each.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
-METHODS = public({**vars(Transferring), **vars(_working.Working), **vars(hf.Holdfast)})
-STEP = set(_decorators.StepOptions.__annotations__)
-EFFECT = set(_decorators.EffectOptions.__annotations__) | keywords(hf.effect)
-RUN = set(_ordering.RunOptions.__annotations__) | keywords(hf.run)
+METHODS = public({**vars(Transferring), **vars(working.Working), **vars(hf.Holdfast)})
+STEP = set(decorators.StepOptions.__annotations__)
+EFFECT = set(decorators.EffectOptions.__annotations__) | keywords(hf.effect)
+RUN = set(ordering.RunOptions.__annotations__) | keywords(hf.run)
 OURS = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and kind.__module__ == errors.__name__}
 ERRORS = {name for name in public(OURS) if issubclass(OURS[name], hf.HoldfastError) or name in hf.__all__}
 DECLARING = {"agent", "effect", "step", "resend", "reset", "verify", "run", "start", "transaction"}
@@ -84,8 +88,8 @@ VERBS = {name for name in hf.__all__ if name.islower()} - DECLARING
     [
         ("Options of a step", STEP),
         ("Options of an effect", EFFECT - STEP),
-        ("Options of a transaction", {*_decorators.TransactionOptions.__annotations__, "undo"}),
-        ("Options of an agent", set(_decorators.AgentOptions.__annotations__)),
+        ("Options of a transaction", {*decorators.TransactionOptions.__annotations__, "undo"}),
+        ("Options of an agent", set(decorators.AgentOptions.__annotations__)),
         ("Options of a run", RUN),
         ("Retry", {field.name for field in dataclasses.fields(hf.Retry)}),
         ("Breaker", {field.name for field in dataclasses.fields(hf.Breaker)}),
@@ -111,7 +115,7 @@ def test_the_tables_of_errors_name_each_one_in_the_table_of_its_root() -> None:
 
 
 def test_the_actions_in_doubt_are_those_of_the_engine() -> None:
-    known = {kind.__name__.lower() for kind in get_args(_doubt.Action)}
+    known = {kind.__name__.lower() for kind in get_args(doubt.Action)}
     assert {name.strip('"') for name in names("Actions in doubt")} == known
     assert set(names("Actions in doubt", 1)) == {"Landed", "NotLanded", "Unknown"}
 

@@ -16,11 +16,11 @@ import pytest
 
 import holdfast as hf
 from crashing import LEASE_S, lines
-from holdfast import _records as rec
-from holdfast import _repair
-from holdfast._journal import Journal
-from holdfast._repair import Mending
 from holdfast.errors import Damaged, Refusal, RunRepaired, StoreDamaged
+from holdfast.operating import repair
+from holdfast.operating.repair import Mending
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
 from holdfast.store import Row
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
@@ -356,7 +356,7 @@ def test_the_code_may_go_another_way_once_a_person_has_settled_what_was_lost(har
 
 def test_without_its_doubts_a_repair_would_have_the_effect_repeated(harmed: Harmed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control of what stands above: nothing else keeps a lost effect from being executed again."""
-    monkeypatch.setattr(_repair, "_doubts", lambda *_, **__: [])
+    monkeypatch.setattr(repair, "_doubts", lambda *_, **__: [])
     harmed.flip(5)
     harmed.repair()
     with hf.Holdfast(harmed.path) as app:

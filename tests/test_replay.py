@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import _records as rec
-from holdfast._replay import DIED, Decision, Doubt, Execute, Hang, History, Landed, Mismatch, Raise, Return, decide
+from holdfast.records import kinds as rec
+from holdfast.records.replay import DIED, Decision, Doubt, Execute, Hang, History, Landed, Mismatch, Raise, Return, decide
 
 ERROR = {"type": "ValueError", "classes": [], "message": "no"}
 AGAIN = 2

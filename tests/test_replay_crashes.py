@@ -10,8 +10,9 @@ import pytest
 
 import holdfast as hf
 from crashing import Crash, crashing, lines, play, records, status
-from holdfast import _records as rec
-from holdfast import _replay, _steps
+from holdfast.life import steps
+from holdfast.records import kinds as rec
+from holdfast.records import replay
 from holdfast.stores.memory import MemoryStore
 
 
@@ -55,10 +56,10 @@ def test_without_the_journal_everything_is_executed_again_in_every_life(monkeypa
     """The negative control: it is the recorded outcome that keeps a step from being executed again."""
 
     def decide(*args: Any, **kwargs: Any) -> Any:
-        decision = _replay.decide(*args, **kwargs)
-        return _replay.Execute(1) if isinstance(decision, _replay.Return) else decision
+        decision = replay.decide(*args, **kwargs)
+        return replay.Execute(1) if isinstance(decision, replay.Return) else decision
 
-    monkeypatch.setattr(_steps, "decide", decide)
+    monkeypatch.setattr(steps, "decide", decide)
     assert life_after_life(2) == [0, 0, 1, *range(10)]
 
 
@@ -122,7 +123,7 @@ def resent_and_refused() -> str:
 
 def test_refused_repetition_does_not_end_the_doubt_of_the_first_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     assert resent_and_refused() == "waiting, InDoubt"
-    monkeypatch.setattr("holdfast._replay.History.may_have_happened", lambda self: False)
+    monkeypatch.setattr("holdfast.records.replay.History.may_have_happened", lambda self: False)
     assert resent_and_refused() == "ConnectionRefusedError"
 
 
@@ -155,7 +156,7 @@ def test_raw_cancel_of_an_effect_is_a_doubt() -> None:
 
 def test_without_a_decision_for_doubts_what_was_broken_off_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: an effect that is taken for a step."""
-    monkeypatch.setattr(_replay, "_decide_unfinished", lambda history: _replay.Execute(history.attempts + 1))
+    monkeypatch.setattr(replay, "_decide_unfinished", lambda history: replay.Execute(history.attempts + 1))
     assert broken_off() == ([1, 1], "done")
 
 

@@ -13,8 +13,8 @@ import pytest
 import holdfast as hf
 import holdfast.sync as hfs
 from crashing import Crash, crashing, play
-from holdfast import _journal
-from holdfast._turnstile import Turnstile
+from holdfast.life.turnstile import Turnstile
+from holdfast.records import journal
 from holdfast.stores.memory import MemoryStore
 
 LETTERS = "abcde"
@@ -310,5 +310,5 @@ def test_a_step_where_branches_were_recorded_is_a_mismatch_and_is_not_executed()
 
 def test_without_the_memory_of_groups_a_step_is_executed_where_branches_were(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: what the old code had noted twice, the new one notes once more."""
-    monkeypatch.setattr(_journal, "_groups_above", lambda step_id: iter(()))
+    monkeypatch.setattr(journal, "_groups_above", lambda step_id: iter(()))
     assert step_where_branches_were()[0] == ["x", "y", "z"]

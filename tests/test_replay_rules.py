@@ -11,9 +11,9 @@ import pytest
 
 import holdfast as hf
 from crashing import Crash, crashing, play, records, status
-from holdfast import _ending, _runner
-from holdfast import _records as rec
-from holdfast._journal import Journal
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
+from holdfast.running import ending, runner
 from holdfast.stores.memory import MemoryStore
 
 DELAYS: dict[str, float] = {}
@@ -86,7 +86,7 @@ def racing() -> tuple[list[str], list[str]]:
 
 def test_first_records_its_winner_and_the_losers_later_steps_are_never_executed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert racing() == (["a", "a"], ["a"])
-    monkeypatch.setattr("holdfast._run.Scope.to_be_cancelled", lambda self: False)
+    monkeypatch.setattr("holdfast.life.run.Scope.to_be_cancelled", lambda self: False)
     assert racing() == (["a", "a"], ["a", "b"])
 
 
@@ -246,7 +246,7 @@ def test_when_resuming_clears_every_failure_it_is_paid_twice(monkeypatch: pytest
     def every_failure(journal: Journal) -> list[str]:
         return [step_id for step_id, history in journal.histories.items() if isinstance(history.outcome, rec.StepFailed)]
 
-    monkeypatch.setattr(_runner, "escaped", every_failure)
+    monkeypatch.setattr(runner, "escaped", every_failure)
     assert resumed_after_a_failure() == ["caught", "fallback", "escaped", "caught"]
 
 
@@ -403,7 +403,7 @@ def test_code_that_ends_without_calling_what_is_recorded_is_a_mismatch() -> None
 
 def test_without_the_look_for_what_was_not_called_the_run_becomes_done(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control."""
-    monkeypatch.setattr(_ending, "_refuse_unasked", lambda run, ended=None: iter(()))
+    monkeypatch.setattr(ending, "_refuse_unasked", lambda run, ended=None: iter(()))
     assert ending_without_what_is_recorded() == ("ended", "done")
 
 
@@ -426,7 +426,7 @@ def test_error_that_ends_the_code_too_early_is_told_with_the_mismatch() -> None:
 
 
 def test_outcome_that_nobody_asks_for_is_passed_over(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr("holdfast._turnstile.STALL_S", 0.01)
+    monkeypatch.setattr("holdfast.life.turnstile.STALL_S", 0.01)
     old = [True]
 
     async def branch(letter: str) -> None:

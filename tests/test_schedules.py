@@ -17,9 +17,9 @@ import pytest
 import holdfast as hf
 from agents_for_tests.sites import StillClock
 from holdfast import Holdfast
-from holdfast._scheduling import MOST_METERS, Timetable
 from holdfast._turns import turn_of
-from holdfast._worker import Worker
+from holdfast.fleet.scheduling import MOST_METERS, Timetable
+from holdfast.fleet.worker import Worker
 from holdfast.schedules import LATE_S, PORTION, CatchUp, Schedule, Times
 from holdfast.store import Store
 from holdfast.stores.memory import MemoryStore

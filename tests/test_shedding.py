@@ -12,11 +12,12 @@ import pytest
 
 import holdfast as hf
 from crashing import LEASE_S, Crash, loaded, play, records
-from holdfast import _pruning, _shedding
-from holdfast import _records as rec
-from holdfast._bodies import from_parts
-from holdfast._journal import Journal
-from holdfast._pruning import Pruning
+from holdfast.operating import pruning
+from holdfast.operating.pruning import Pruning
+from holdfast.records import kinds as rec
+from holdfast.records import shedding
+from holdfast.records.bodies import from_parts
+from holdfast.records.journal import Journal
 from holdfast.store import Row
 from holdfast.stores.memory import MemoryStore
 
@@ -238,11 +239,11 @@ def test_a_prune_that_takes_a_needed_result_is_found_out_before_it_is_written(mo
     def greedy(self: Any, row: Row) -> Row:
         return row._replace(value=None, args=None) if row.kind == "step.done" and row.step_id == "1" else row
 
-    monkeypatch.setattr(_shedding._Needs, "lighten", greedy)
+    monkeypatch.setattr(shedding._Needs, "lighten", greedy)
     (kept,) = pruned(store).runs
-    assert (kept.what, kept.why) == ("kept", _pruning.UNLIKE)
+    assert (kept.what, kept.why) == ("kept", pruning.UNLIKE)
     assert loaded(store) == loaded(twin)
-    monkeypatch.setattr(_pruning, "replays_alike", lambda before, after: True)
+    monkeypatch.setattr(pruning, "replays_alike", lambda before, after: True)
     assert pruned(store).lightened == 1
     assert gone_on(store, crashing_one, lambda app: None) != gone_on(twin, crashing_one, lambda app: None)
 
@@ -261,8 +262,8 @@ def test_the_guard_sees_what_any_record_means(kind: str) -> None:
             with suppress(KeyError):
                 other._index(record, row)
     other.head = head
-    assert not _shedding.replays_alike(one, other)
-    assert _shedding.replays_alike(one, Journal.load(head, rows))
+    assert not shedding.replays_alike(one, other)
+    assert shedding.replays_alike(one, Journal.load(head, rows))
 
 
 FOLDED = {
@@ -274,8 +275,8 @@ FOLDED = {
 
 def test_every_part_of_a_journal_is_compared_or_named_as_one_of_the_moment() -> None:
     """Whoever adds a part says here which it is."""
-    assert set(Journal.__slots__) == FOLDED | _shedding.OF_THE_MOMENT
-    assert not FOLDED & _shedding.OF_THE_MOMENT
+    assert set(Journal.__slots__) == FOLDED | shedding.OF_THE_MOMENT
+    assert not FOLDED & shedding.OF_THE_MOMENT
 
 
 @pytest.mark.parametrize("name", sorted(FOLDED - {"head"}))
@@ -283,9 +284,9 @@ def test_the_guard_sees_a_difference_in_every_part(name: str) -> None:
     store = MemoryStore()
     stopped(store, asking_one)
     one, other = Journal.load(*loaded(store)), Journal.load(*loaded(store))
-    assert _shedding.replays_alike(one, other)
+    assert shedding.replays_alike(one, other)
     setattr(other, name, "something else")
-    assert not _shedding.replays_alike(one, other)
+    assert not shedding.replays_alike(one, other)
 
 
 def test_an_executing_run_is_left_alone() -> None:

@@ -11,9 +11,10 @@ import pytest
 
 import holdfast as hf
 from crashing import LEASE_S, Crash, loaded, play, records
-from holdfast import _pruning, _shedding
-from holdfast import _records as rec
-from holdfast._journal import Journal
+from holdfast.operating import pruning
+from holdfast.records import kinds as rec
+from holdfast.records import shedding
+from holdfast.records.journal import Journal
 from holdfast.stores.memory import MemoryStore
 from test_shedding import copy_of, pruned
 
@@ -145,9 +146,9 @@ def test_what_an_edit_superseded_goes_and_what_is_received_again_stays() -> None
 def test_a_message_that_is_lost_to_a_prune_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: without the rule for messages the guard keeps the run as it is."""
     store = edited(lambda app: app.edit("r", "2", "b2", by="ann"))
-    monkeypatch.setattr(_shedding, "_received_again", lambda journal, pairs: ())
+    monkeypatch.setattr(shedding, "_received_again", lambda journal, pairs: ())
     (kept,) = pruned(store).runs
-    assert (kept.what, kept.why) == ("kept", _pruning.UNLIKE)
+    assert (kept.what, kept.why) == ("kept", pruning.UNLIKE)
 
 
 def test_a_fork_of_a_lighter_run_is_that_of_the_whole_one_and_can_be_made_lighter() -> None:

@@ -12,8 +12,8 @@ from pydantic import BaseModel
 import holdfast as hf
 import holdfast.sync as hfs
 from crashing import Crash, crashing, lines, play, records, status
-from holdfast import _records as rec
-from holdfast._state import Tracked
+from holdfast.records import kinds as rec
+from holdfast.records.state import Tracked
 from holdfast.stores.memory import MemoryStore
 
 

@@ -11,7 +11,7 @@ import pytest
 import holdfast as hf
 import holdfast.sync as hfs
 from crashing import Crash, crashing, play
-from holdfast._state import overwrite
+from holdfast.records.state import overwrite
 from holdfast.stores.memory import MemoryStore
 
 
@@ -60,8 +60,8 @@ def test_code_may_hold_on_to_what_is_inside_a_state(how: str) -> None:
 @pytest.mark.parametrize("how", ["bound before the await", "in a dict", "in a variable"])
 def test_a_state_whose_inside_is_replaced_loses_what_code_holds_on_to(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the test before."""
-    monkeypatch.setattr("holdfast._state._kept", lambda _old, new: new)
-    monkeypatch.setattr("holdfast._state.Tracked.differs", lambda *_: True)
+    monkeypatch.setattr("holdfast.records.state._kept", lambda _old, new: new)
+    monkeypatch.setattr("holdfast.records.state.Tracked.differs", lambda *_: True)
     assert held_on_to(how) != [1, 2, 3]
 
 
@@ -120,7 +120,7 @@ def test_what_branches_leave_in_a_state_survives_a_crash_behind_them() -> None:
 
 def test_a_state_that_is_set_between_branches_loses_what_they_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the test before."""
-    monkeypatch.setattr("holdfast._run.Run._boundary", lambda run, seq: run.riders.set_states(seq) if seq <= run.recorded_seq else None)
+    monkeypatch.setattr("holdfast.life.run.Run._boundary", lambda run, seq: run.riders.set_states(seq) if seq <= run.recorded_seq else None)
     assert shared(crashes=True) != shared(crashes=False)
 
 

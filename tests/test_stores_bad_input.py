@@ -22,9 +22,9 @@ import pytest
 
 import holdfast as hf
 from agents_for_tests.owner import working
-from holdfast import _records as rec
-from holdfast._journal import Journal
 from holdfast.errors import HoldfastError, LeaseLost, StoreError
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
 from holdfast.store import Append, Head, Live, Query, Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.opening import open_store

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from holdfast._lease import LETTERS_S
-from holdfast._runner import POLL_S, poll_s
+from holdfast.running.lease import LETTERS_S
+from holdfast.running.runner import POLL_S, poll_s
 from holdfast.store import Append, Distant, Query, Shedding, Stale, Store
 from holdfast.stores import _object_runs
 from holdfast.stores.memory import MemoryStore

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast as hf
 from holdfast._turns import in_line_as_ever, turn_of
-from holdfast._worker import Worker
+from holdfast.fleet.worker import Worker
 from holdfast.store import Query
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.sample import create, repair

@@ -12,13 +12,13 @@ import pytest
 
 import holdfast as hf
 from crashing import LEASE_S, Crash, crashing, lines, play, records
-from holdfast import _app
-from holdfast import _records as rec
-from holdfast._journal import Journal
-from holdfast._packed import packed
-from holdfast._packing import BLOB_FROM, is_packed
-from holdfast._state import Saved
+from holdfast.app import app as app_room
 from holdfast.errors import Damaged, ReplayMismatch
+from holdfast.large.packed import packed
+from holdfast.large.packing import BLOB_FROM, is_packed
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
+from holdfast.records.state import Saved
 from holdfast.store import Store
 from holdfast.stores.files import FilesStore
 from holdfast.stores.memory import MemoryStore
@@ -131,7 +131,7 @@ def test_a_store_of_an_earlier_version_is_gone_on_with(monkeypatch: pytest.Monke
     store = MemoryStore()
     dies_at.add(10)
     with monkeypatch.context() as before:
-        before.setattr(_app, "packed", lambda opened, clock: opened)
+        before.setattr(app_room, "packed", lambda opened, clock: opened)
         crashing(lambda: play(store, talk, 20))
     assert not any(map(is_packed, store._rows["r"]))
     assert play(store, talk, 20) == 20_000

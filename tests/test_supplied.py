@@ -1,4 +1,4 @@
-"""Steps that wait for a resource, before they begin: who gets it when, and what ends the wait (`_door.supplied`)."""
+"""Steps that wait for a resource, before they begin: who gets it when, and what ends the wait (`door.supplied`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import Holdfast
-from holdfast._worker import Drained, Worker
+from holdfast.fleet.worker import Drained, Worker
 from holdfast.stores.memory import MemoryStore
 
 BOUND_S = 20

@@ -28,7 +28,7 @@ import pytest
 from agents_for_tests.sweep_agent import lines
 from holdfast import Holdfast
 from holdfast._failpoints import NAMES
-from holdfast._journal import Journal
+from holdfast.records.journal import Journal
 from holdfast.store import Store
 from holdfast.stores.opening import SQLITE, open_store
 from sweeping import KILLED, NEEDS_A_PERSON, RUN_ID, Home, Server, result_of, said, sqlite_in

@@ -16,8 +16,8 @@ import pytest
 
 from crashing import HEARS_CTRL_C
 from holdfast import Holdfast
-from holdfast._answers import harmless
-from holdfast._terminal import named
+from holdfast.app.terminal import named
+from holdfast.codec.answers import harmless
 
 PROGRAM = """
 import sys

@@ -12,8 +12,8 @@ import pytest
 import holdfast as hf
 import holdfast.sync as hfs
 from crashing import Crash, crashing, lines, play, records, status
-from holdfast import _records as rec
 from holdfast._clock import SystemClock
+from holdfast.records import kinds as rec
 from holdfast.store import Append, Stale
 from holdfast.stores.memory import MemoryStore
 
@@ -113,7 +113,7 @@ def time_out_over_an_effect() -> tuple[bool, str]:
 
 def test_what_a_recorded_time_out_cancelled_does_not_begin_on_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time_out_over_an_effect() == (False, "late")
-    monkeypatch.setattr("holdfast._run.Scope.to_be_cancelled", lambda self: False)
+    monkeypatch.setattr("holdfast.life.run.Scope.to_be_cancelled", lambda self: False)
     begun, _ = time_out_over_an_effect()
     assert begun
 

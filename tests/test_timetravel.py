@@ -13,8 +13,9 @@ import pytest
 
 import holdfast as hf
 from crashing import LEASE_S, loaded
-from holdfast import _journal, _timetravel
 from holdfast.errors import Refusal
+from holdfast.operating import timetravel
+from holdfast.records import journal
 from holdfast.store import Store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
@@ -171,7 +172,7 @@ def test_a_recorded_result_is_taken_over_once(app: hf.Holdfast) -> None:
 
 def test_without_the_knowledge_of_the_source_a_fork_charges_twice(app: hf.Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control."""
-    monkeypatch.setattr(_timetravel, "happened", lambda histories, after: [])
+    monkeypatch.setattr(timetravel, "happened", lambda histories, after: [])
     bought(app)
     app.fork("r", at=1)
     bought(app, run_id="r.f1")
@@ -180,7 +181,7 @@ def test_without_the_knowledge_of_the_source_a_fork_charges_twice(app: hf.Holdfa
 
 def test_without_the_knowledge_of_what_is_superseded_an_edit_charges_twice(app: hf.Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control of the edit."""
-    monkeypatch.setattr(_journal, "happened", lambda histories, after: [])
+    monkeypatch.setattr(journal, "happened", lambda histories, after: [])
     stopped(app)
     app.edit("r", 1, {"cents": 500})
     bought(app)

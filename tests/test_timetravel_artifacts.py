@@ -10,9 +10,10 @@ import pytest
 
 import holdfast as hf
 from crashing import LEASE_S
-from holdfast import _artifact, _journal
 from holdfast._clock import SystemClock
 from holdfast.errors import Refusal
+from holdfast.large import artifact
+from holdfast.records import journal
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 
@@ -63,8 +64,8 @@ async def illustrate() -> list[str]:
 
 def in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known here of the artifacts that were made before."""
-    monkeypatch.setattr(_artifact, "vouched", set())
-    monkeypatch.setattr(_journal, "vouched", _artifact.vouched)
+    monkeypatch.setattr(artifact, "vouched", set())
+    monkeypatch.setattr(journal, "vouched", artifact.vouched)
 
 
 def test_artifacts_of_a_fork_stay_when_its_source_is_pruned(

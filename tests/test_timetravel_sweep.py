@@ -14,8 +14,8 @@ import pytest
 
 from agents_for_tests.sweep_agent import lines
 from crashing import records
-from holdfast import _records as rec
 from holdfast._failpoints import TIME_TRAVEL
+from holdfast.records import kinds as rec
 from sweeping import Death, Stage, death_at, misfits, result_of, staged, swept
 
 ACTS = ("run sweep", "edit", "run sweep", "fork", "run branch", "answer sweep", "answer branch", "run sweep", "run branch")

@@ -10,9 +10,9 @@ import pytest
 
 import holdfast as hf
 from crashing import play
-from holdfast import _tree
-from holdfast._tree import Entry
 from holdfast.errors import ArtifactDamaged
+from holdfast.large import tree
+from holdfast.large.tree import Entry
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 
@@ -106,9 +106,9 @@ HOSTILE = [
 @pytest.mark.parametrize("entries", HOSTILE, ids=lambda entries: repr(entries[-1].path + entries[-1].target))
 def test_a_hostile_listing_writes_nothing(tmp_path: Path, entries: list[Entry]) -> None:
     with pytest.raises(ValueError, match=r"leads out|outside|twice"):
-        _tree.read(_tree.written(entries))
+        tree.read(tree.written(entries))
     store = SqliteStore(tmp_path / "runs.db")
-    digest = store.keep_blob([_tree.written(entries)], at_us=1)
+    digest = store.keep_blob([tree.written(entries)], at_us=1)
     told = {"artifact": digest, "size": 0, "kind": "tree", "name": "code", "media_type": ""}
     with hf.Holdfast(store) as app:
         app.run(forged, json.dumps(told), run_id="forged")
@@ -126,4 +126,4 @@ def forged(told: str) -> hf.Artifact:
 @pytest.mark.parametrize("data", [b"{}", b"[]", b'{"tree":2,"entries":[]}', b'{"tree":1}', b'{"tree":1,"entries":[{"pith":"a"}]}', b"\xff"])
 def test_what_is_no_listing_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError):
-        _tree.read(data)
+        tree.read(data)

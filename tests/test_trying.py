@@ -21,11 +21,11 @@ from agents_for_tests.bank import Bank
 from agents_for_tests.buyer import QUICK, buyer
 from agents_for_tests.sites import StillClock
 from crashing import FailingStore, dies_at, records
-from holdfast import _records as rec
-from holdfast import _trying
 from holdfast._clock import to_datetime
-from holdfast._replay import History
 from holdfast.errors import StoreError
+from holdfast.life import trying
+from holdfast.records import kinds as rec
+from holdfast.records.replay import History
 from holdfast.stores.memory import MemoryStore
 
 HERE = Path(__file__).parent
@@ -35,7 +35,7 @@ TEN: Any = {"base": 10, "factor": 1, "max": 10, "on": OSError}
 @pytest.fixture(autouse=True)
 def _unspread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait is as long as the policy says."""
-    monkeypatch.setattr(_trying, "jitter", lambda: 1.0)
+    monkeypatch.setattr(trying, "jitter", lambda: 1.0)
 
 
 class Caller:

@@ -1,4 +1,4 @@
-"""Undoing a run (`_undo`): what its effects did is taken back, newest first, by whoever has its code."""
+"""Undoing a run (`running.undo`): what its effects did is taken back, newest first, by whoever has its code."""
 
 from __future__ import annotations
 

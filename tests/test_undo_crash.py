@@ -14,12 +14,13 @@ import pytest
 
 import holdfast as hf
 from crashing import FailingStore, play, records, status
-from holdfast import _records as rec
-from holdfast import _replay, _undo
-from holdfast._calls import Call
-from holdfast._commands import Commit, Invoke, Life
-from holdfast._run import Body, Run
 from holdfast.errors import StoreError
+from holdfast.life.calls import Call
+from holdfast.life.commands import Commit, Invoke, Life
+from holdfast.life.run import Body, Run
+from holdfast.records import kinds as rec
+from holdfast.records import replay
+from holdfast.running import undo as undo_room
 from holdfast.store import Row
 
 PLAYS = 12
@@ -203,23 +204,23 @@ def without_intent(call: Call, undo_id: str, value: bytes) -> Life[None]:
 
 
 def test_the_sweep_finds_out_undos_without_intent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_undo, "_called", without_intent)
+    monkeypatch.setattr(undo_room, "_called", without_intent)
     assert all_records("async") == 12  # the intents are missing
     found = swept("async", last=12)
     assert any("refund 3 was done 2 times" in line for line in found), found
 
 
 def test_the_sweep_finds_out_undos_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = _undo.newest_first
+    right = undo_room.newest_first
 
     def oldest_first(run: Run) -> list[Call]:
         return right(run)[::-1]
 
-    monkeypatch.setattr(_undo, "newest_first", oldest_first)
+    monkeypatch.setattr(undo_room, "newest_first", oldest_first)
     assert kept_alive("def", 99, written=False).wrong() == ["the order of refund was [1, 2, 3]"]
 
 
 def test_the_sweep_finds_out_an_engine_that_repeats_what_is_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_replay, "_decide_unfinished", lambda history: _replay.Execute(history.attempts + 1))
+    monkeypatch.setattr(replay, "_decide_unfinished", lambda history: replay.Execute(history.attempts + 1))
     found = kept_alive("async", 10, written=False).wrong()
     assert any("refund 3 was done 2 times" in line for line in found), found

@@ -27,9 +27,9 @@ from agents_for_tests.refunds import (
 )  # fmt: skip
 from agents_for_tests.sites import eventually
 from crashing import lines, loaded, play, status
-from holdfast._ordering import ordered
-from holdfast._runner import attend_async
 from holdfast.errors import UndoFailed
+from holdfast.running.ordering import ordered
+from holdfast.running.runner import attend_async
 from holdfast.stores.memory import MemoryStore
 
 

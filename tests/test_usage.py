@@ -8,7 +8,7 @@ import pytest
 
 import holdfast as hf
 from crashing import Crash, crashing, lines, play, records
-from holdfast import _records as rec
+from holdfast.records import kinds as rec
 from holdfast.stores.memory import MemoryStore
 
 

@@ -10,8 +10,8 @@ import pytest
 import holdfast as hf
 import holdfast.sync as hfs
 from crashing import Crash, lines, records
-from holdfast import _records as rec
 from holdfast.errors import Refusal
+from holdfast.records import kinds as rec
 from holdfast.store import Store
 from test_waits import CALLS, HOUR_US, MODES, Stage, _kept, _no_calls, agents, look, store
 

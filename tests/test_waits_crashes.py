@@ -13,9 +13,10 @@ import pytest
 import holdfast as hf
 import holdfast.sync as hfs
 from crashing import LEASE_S, FailingStore, dies_at, lines, play, records, status
-from holdfast import _blocking_waits, _drive, _waits
-from holdfast import _records as rec
 from holdfast.errors import Refusal
+from holdfast.life import drive
+from holdfast.records import kinds as rec
+from holdfast.verbs import blocking_waits, waits
 from test_waits import CALLS, MODES, _no_calls, agents, look
 
 __all__ = ["_no_calls"]
@@ -85,17 +86,17 @@ def test_nothing_is_lost_or_done_twice(kind: str, step_id: str, *, written: bool
 @pytest.mark.parametrize("mode", MODES)
 def test_a_letter_that_is_not_taken_with_its_outcome_is_taken_twice(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: with the transaction torn apart, the same crash doubles the message, and what is counted above shows it."""
-    waiting_for, blocking = _drive._commit_async, _drive._commit_blocking
+    waiting_for, blocking = drive._commit_async, drive._commit_blocking
 
     async def commit_async(run: Any, given: Any, takes: Any = ()) -> int:
         return await waiting_for(run, given)
 
-    monkeypatch.setattr(_drive, "_commit_async", commit_async)
-    monkeypatch.setattr(_drive, "_commit_blocking", lambda run, given, takes=(): blocking(run, given))
+    monkeypatch.setattr(drive, "_commit_async", commit_async)
+    monkeypatch.setattr(drive, "_commit_blocking", lambda run, given, takes=(): blocking(run, given))
     assert survived(dies_at("step.done", "5", written=True), ALL[mode]) == ["a", "red", "b", "1", "1"]
 
 
 @pytest.mark.parametrize("verb", ["ask", "sleep", "receive", "send"])
 def test_the_blocking_verbs_take_what_the_others_take(verb: str) -> None:
-    blocking, waiting = (inspect.signature(getattr(module, verb)).parameters for module in (_blocking_waits, _waits))
+    blocking, waiting = (inspect.signature(getattr(module, verb)).parameters for module in (blocking_waits, waits))
     assert list(blocking.values()) == list(waiting.values())

@@ -14,8 +14,8 @@ import pytest
 
 from agents_for_tests.sweep_agent import lines
 from crashing import records
-from holdfast import _records as rec
 from holdfast._failpoints import WAITS
+from holdfast.records import kinds as rec
 from sweeping import KILLED, RESTARTS, RUN_ID, Death, Stage, death_at, misfits, result_of, said, staged, swept
 
 RESULT = ["look-a", "red", "look-b", "1", "look-c", "2", "3"]

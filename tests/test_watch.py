@@ -14,8 +14,9 @@ import pytest
 
 import holdfast as hf
 from crashing import Crash
-from holdfast import _watch, sync
-from holdfast._prints import Print, difference, take
+from holdfast import sync
+from holdfast.life import watch
+from holdfast.life.prints import Print, difference, take
 from holdfast.stores.memory import MemoryStore
 
 
@@ -148,7 +149,7 @@ def test_watching_the_same_name_again_renews_it(prices: Path) -> None:
 
 
 def test_without_the_comparison_the_change_is_not_noticed(prices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_watch, "difference", lambda old, new: "")
+    monkeypatch.setattr(watch, "difference", lambda old, new: "")
     reader = Reader(prices, "fail").interrupted()
     prices.write_text("22")
     assert reader.run() == "second"

@@ -16,7 +16,7 @@ import holdfast as hf
 import holdfast.sync
 from agents_for_tests.sites import StillClock
 from holdfast import Holdfast
-from holdfast._worker import Drained, Worker
+from holdfast.fleet.worker import Drained, Worker
 from holdfast.store import Query
 from holdfast.stores.memory import MemoryStore
 

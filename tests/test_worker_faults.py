@@ -17,8 +17,12 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast import Holdfast, _claiming, _ending, _inspect, _worker
-from holdfast._worker import Worker
+from holdfast import Holdfast
+from holdfast.fleet import claiming
+from holdfast.fleet import worker as worker_room
+from holdfast.fleet.worker import Worker
+from holdfast.operating import views
+from holdfast.running import ending
 from holdfast.stores.memory import MemoryStore
 
 BOUND_S = 20
@@ -164,7 +168,7 @@ def standing(app: Holdfast) -> dict[str, str]:
 
 
 async def next_looks() -> None:
-    await asyncio.sleep(3 * _worker.POLL_S)
+    await asyncio.sleep(3 * worker_room.POLL_S)
 
 
 # --- what the code raises -------------------------------------------------------------------------------------------
@@ -205,8 +209,8 @@ def test_they_go_on_once_their_code_is_mended_and_somebody_resumes_them() -> Non
 
 
 def test_where_such_a_run_were_released_it_would_go_round_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_ending, "_as_failure", lambda _, ended: ended)
-    monkeypatch.setattr(_worker, "AWAY_S", 0.05)
+    monkeypatch.setattr(ending, "_as_failure", lambda _, ended: ended)
+    monkeypatch.setattr(worker_room, "AWAY_S", 0.05)
 
     async def main() -> None:
         with Holdfast(MemoryStore()) as app:
@@ -322,8 +326,8 @@ def test_a_run_that_cannot_be_looked_at_is_left_alone_and_told_of(
             sys.exit("a bug")
         return found(engine, run_id)  # type: ignore[arg-type]
 
-    found = _inspect.loaded
-    monkeypatch.setattr(_worker, "loaded", unreadable)
+    found = views.loaded
+    monkeypatch.setattr(worker_room, "loaded", unreadable)
 
     async def main() -> None:
         with Holdfast(MemoryStore()) as app:
@@ -346,9 +350,9 @@ def test_a_look_for_runs_that_fails_is_told_of_and_repeated(monkeypatch: pytest.
             raise KeyError("tags")
         return found(*words)  # type: ignore[arg-type]
 
-    found = _claiming.claimable
-    monkeypatch.setattr(_worker, "claimable", broken)
-    monkeypatch.setattr(_worker, "AWAY_S", 0.05)
+    found = claiming.claimable
+    monkeypatch.setattr(worker_room, "claimable", broken)
+    monkeypatch.setattr(worker_room, "AWAY_S", 0.05)
 
     async def main() -> None:
         with Holdfast(MemoryStore()) as app:

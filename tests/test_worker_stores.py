@@ -15,10 +15,10 @@ import pytest
 import holdfast as hf
 from agents_for_tests.sites import StillClock
 from holdfast import Holdfast
-from holdfast._scheduling import Timetable
-from holdfast._worker import Worker
 from holdfast.cli import main
 from holdfast.errors import Refusal
+from holdfast.fleet.scheduling import Timetable
+from holdfast.fleet.worker import Worker
 from holdfast.store import Query
 from holdfast.stores.memory import MemoryStore
 from object_proxy import proxy

@@ -22,11 +22,12 @@ import pytest
 import holdfast as hf
 from agents_for_tests.sites import eventually
 from chaos_fleet import command, surroundings
-from holdfast import Holdfast, _worker
-from holdfast._worker import Worker
+from holdfast import Holdfast
 from holdfast.cli import health, signals
 from holdfast.cli.health import Health, Pulse
 from holdfast.cli.signals import Signals
+from holdfast.fleet import worker as worker_room
+from holdfast.fleet.worker import Worker
 from parting_proxy import HOST, proxy
 
 BOUND_S = 20.0
@@ -34,9 +35,9 @@ BOUND_S = 20.0
 APP = """
 import asyncio, atexit, sys, time
 import holdfast as hf
-from holdfast import _worker
+from holdfast.fleet import worker
 
-_worker.BREAK_S = 0.2   # so that the test need not wait for long
+worker.BREAK_S = 0.2   # so that the test need not wait for long
 
 @hf.step
 async def look(what: str) -> str:
@@ -187,7 +188,7 @@ def port_of(url: str) -> int:
 
 
 def test_a_worker_stops_in_time_though_the_database_does_not_answer(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_worker, "BREAK_S", 0.2)
+    monkeypatch.setattr(worker_room, "BREAK_S", 0.2)
 
     async def main(app: Holdfast) -> float:
         opened = Worker(app.engine, [good], concurrency=1, grace_s=0.2)

@@ -21,9 +21,9 @@ from agents_for_tests.sweep_agent import lines
 from agents_for_tests.worker_agent import CASTS, FURTHER
 from chaos_judging import Stored, damaged, owned_twice, stored
 from holdfast import Holdfast
-from holdfast import _records as rec
-from holdfast._chain import record_of
-from holdfast._deaths import MOST_DEATHS, TAKEN_OVER
+from holdfast.fleet.deaths import MOST_DEATHS, TAKEN_OVER
+from holdfast.records import kinds as rec
+from holdfast.records.chain import record_of
 from sweeping import KILLED, OTHERS, Death, Server, Stage, death_at, said, staged, swept
 
 LIVES = 8

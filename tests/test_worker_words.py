@@ -13,12 +13,12 @@ import pytest
 import holdfast as hf
 from chaos_fleet import surroundings
 from holdfast import Holdfast
-from holdfast import _records as rec
-from holdfast._advice import DEADLY, unblocking
-from holdfast._inspect import loaded
-from holdfast._journal import Journal
 from holdfast.cli import working
 from holdfast.cli.app_file import hidden_in
+from holdfast.operating.advice import DEADLY, unblocking
+from holdfast.operating.views import loaded
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
 from holdfast.stores.memory import MemoryStore
 
 BOUND_S = 30.0

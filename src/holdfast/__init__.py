@@ -2,19 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from ._app import Holdfast, run, start
-from ._artifact import Artifact
-from ._branches import first, gather, map
-from ._continuing import continue_as
-from ._decorators import agent, effect, resend, reset, step, transaction, verify
-from ._emit import emit
-from ._handle import Handle
 from ._landing import Landed, NotLanded, Unknown, Verdict
-from ._milestones import milestone
-from ._partials import partial
-from ._timeouts import timeout
-from ._verbs import cleanup, connection, current, key, now, plain, resource, state, usage, watch
-from ._waits import ask, receive, send, sleep
+from .app.app import Holdfast, run, start
+from .app.handle import Handle
 from .breaker import Breaker
 from .budget import Budget, Spent
 from .errors import (
@@ -47,10 +37,20 @@ from .errors import (
     Undeliverable,
     UnknownRun,
 )  # fmt: skip
+from .large.artifact import Artifact
 from .limits import Limit
 from .retention import Retention
 from .retry import Retry
 from .schedules import Schedule
+from .verbs.branches import first, gather, map
+from .verbs.continuing import continue_as
+from .verbs.decorators import agent, effect, resend, reset, step, transaction, verify
+from .verbs.emit import emit
+from .verbs.milestones import milestone
+from .verbs.partials import partial
+from .verbs.timeouts import timeout
+from .verbs.verbs import cleanup, connection, current, key, now, plain, resource, state, usage, watch
+from .verbs.waits import ask, receive, send, sleep
 
 __all__ = [
     "Artifact", "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError",

@@ -67,9 +67,9 @@ from . import (
     verify,
     watch,
 )  # fmt: skip
-from ._blocking_waits import ask, receive, send, sleep
-from ._threads import first, gather, map
-from ._timeouts import timeout_blocking as timeout
+from .verbs.blocking_waits import ask, receive, send, sleep
+from .verbs.threads import first, gather, map
+from .verbs.timeouts import timeout_blocking as timeout
 
 __all__ = [
     "Artifact", "Breaker", "Budget", "BudgetExceeded", "CircuitOpen", "Damaged", "Drifted", "Handle", "Holdfast", "HoldfastError",

@@ -12,7 +12,7 @@ from typing import Any
 import holdfast as hf
 import holdfast.sync as hfs
 from agents_for_tests import sweep_agent
-from holdfast import _child
+from holdfast.app import child
 from holdfast.errors import Refusal
 
 RUN_ID, ASKED = sweep_agent.RUN_ID, f"{sweep_agent.RUN_ID}.5"
@@ -96,8 +96,8 @@ def break_children() -> None:
     def begun(self: Any, call: Any, plan: Any) -> Any:
         yield from ()
 
-    _child.planned = lambda *_: _child.Plan(f"lost-{secrets.token_hex(4)}")
-    _child.Calling._begun = begun  # type: ignore[method-assign]
+    child.planned = lambda *_: child.Plan(f"lost-{secrets.token_hex(4)}")
+    child.Calling._begun = begun  # type: ignore[method-assign]
 
 
 BREAKS = {"children": break_children}

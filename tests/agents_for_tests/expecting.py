@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from holdfast import _records as rec
+from holdfast.records import kinds as rec
 
 
 class Told(NamedTuple):

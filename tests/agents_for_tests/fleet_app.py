@@ -19,8 +19,8 @@ from typing import Any
 
 import holdfast as hf
 import holdfast.sync
-from holdfast._chain import chain
-from holdfast._run import Body, place
+from holdfast.life.run import Body, place
+from holdfast.records.chain import chain
 from holdfast.store import Append, Head, Stale
 
 HOST = "127.0.0.1"
@@ -244,7 +244,7 @@ def without_renewing() -> None:
 
 def without_limits() -> None:
     """No claim says what must not be exceeded."""
-    worker: Any = sys.modules["holdfast._worker"]
+    worker: Any = sys.modules["holdfast.fleet.worker"]
     worker.ceilings = lambda *_: ()
 
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import holdfast as hf
 from agents_for_tests import sweep_agent
-from holdfast import _packed
-from holdfast._packing import Key, Known, Packer
 from holdfast.errors import StoreError
+from holdfast.large import packed
+from holdfast.large.packing import Key, Known, Packer
 from holdfast.store import Append, Head, Shelf
 
 CALLS = 4
@@ -70,22 +70,22 @@ def run_once(variant: str, store: str = "") -> int:
 
 def break_references() -> None:
     """Appends do not say which blobs their packed values are in."""
-    whole = _packed._packed
+    whole = packed._packed
 
     def without(one: Append, packer: Packer) -> Append:
         return whole(one, packer)._replace(refs=one.refs)
 
-    _packed._packed = without
+    packed._packed = without
 
 
 def break_places() -> None:
     """Differences name another record than the one that they were taken from."""
-    remember = _packed.Trails.remember
+    remember = packed.Trails.remember
 
-    def elsewhere(self: _packed.Trails, head: Head, known: Mapping[Key, Known]) -> None:
+    def elsewhere(self: packed.Trails, head: Head, known: Mapping[Key, Known]) -> None:
         remember(self, head, {key: each._replace(seq=each.seq + 1) for key, each in known.items()})
 
-    _packed.Trails.remember = elsewhere  # type: ignore[method-assign]
+    packed.Trails.remember = elsewhere  # type: ignore[method-assign]
 
 
 BREAKS = {"references": break_references, "places": break_places}

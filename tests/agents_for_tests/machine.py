@@ -21,8 +21,8 @@ from agents_for_tests import planner
 from agents_for_tests.expecting import Model
 from agents_for_tests.planner import Death, Killed, Place, Process, planned
 from crashing import records
-from holdfast import _records as rec
 from holdfast.errors import HoldfastError, Refusal, RunCancelled, RunPruned, RunWaiting, StoreError
+from holdfast.records import kinds as rec
 from holdfast.store import Head, Query
 from sweeping import Home, in_memory
 

@@ -15,13 +15,13 @@ import holdfast as hf
 import holdfast.sync as hfs
 from agents_for_tests import sweep_agent
 from agents_for_tests.sweep_agent import acked, did, lines
-from holdfast import _ending
-from holdfast import _records as rec
-from holdfast._chain import record_of
 from holdfast._failpoints import reach
-from holdfast._journal import Journal
-from holdfast._partials import Partial
+from holdfast.records import kinds as rec
+from holdfast.records.chain import record_of
+from holdfast.records.journal import Journal
+from holdfast.running import ending
 from holdfast.store import Append
+from holdfast.verbs.partials import Partial
 
 RUN_ID = sweep_agent.RUN_ID
 PIECES = 3
@@ -125,7 +125,7 @@ def break_flush() -> None:
 
 def break_generation() -> None:
     """The next generation has the number of this one, and so its keys."""
-    broken: Any = _ending
+    broken: Any = ending
     continuation = broken.continuation
     broken.continuation = lambda run, ended: continuation(run, ended).but(generation=run.journal.generation)
 

@@ -21,7 +21,8 @@ import holdfast as hf
 from agents_for_tests import bank
 from agents_for_tests.sites import HandClock
 from agents_for_tests.sweep_agent import break_intents
-from holdfast import _doubt, _failpoints
+from holdfast import _failpoints
+from holdfast.life import doubt as doubt_room
 
 RUN_ID, ORDER = "r", "o-1"
 ENDS = {0: "done", 75: "asks", 76: "InDoubt", 77: "failed", 78: "lease lost", -signal.SIGKILL: "killed"}
@@ -149,14 +150,14 @@ def break_asking() -> None:
 
     def repeat(call: Any, doubt: Any, why: str = "") -> Any:
         yield from ()
-        return _doubt.Attempt(doubt.number + 1)
+        return doubt_room.Attempt(doubt.number + 1)
 
-    _doubt._ask = _doubt.give_up = repeat
+    doubt_room._ask = doubt_room.give_up = repeat
 
 
 def break_settling() -> None:
     """Nothing is ever under way."""
-    _doubt._settle_wait_s = lambda call, settle_s: 0.0
+    doubt_room._settle_wait_s = lambda call, settle_s: 0.0
 
 
 BREAKS = {"": lambda: None, "no intents": break_intents, "repeats unasked": break_asking, "does not settle": break_settling}

@@ -10,7 +10,7 @@ from contextlib import suppress
 import holdfast as hf
 import holdfast.sync as hfs
 from agents_for_tests import sweep_agent
-from holdfast import _pruning
+from holdfast.operating import pruning
 
 LONG = "x" * 3_000
 POLICY = hf.Retention(keep_last=1, details=0, keep_ids="1000d")
@@ -40,7 +40,7 @@ def waits(what: str) -> list[str]:
 
 
 def run_once(variant: str, store: str = "") -> int:
-    _pruning.BATCH = 2
+    pruning.BATCH = 2
     with hf.Holdfast(store) as app:
         match variant:
             case "make":

@@ -14,7 +14,7 @@ from typing import Any
 
 import holdfast as hf
 from agents_for_tests.fleet_app import inside, tell
-from holdfast._run import Body, place
+from holdfast.life.run import Body, place
 
 LONG_S = 60.0
 PACE_S = 0.04
@@ -89,5 +89,5 @@ async def leads(order: str, paces: int) -> str:
 
 
 if os.environ.get("STOPPING_BROKEN"):
-    heeding: Any = sys.modules["holdfast._heeding"]
+    heeding: Any = sys.modules["holdfast.fleet.heeding"]
     heeding.held = lambda _: []

@@ -21,9 +21,10 @@ from typing import Any
 
 import holdfast as hf
 import holdfast.sync
-from holdfast import _app, _drive
-from holdfast import _records as rec
+from holdfast.app import app
 from holdfast.errors import StoreError
+from holdfast.life import drive
+from holdfast.records import kinds as rec
 from holdfast.stores.opening import open_store
 
 RUN_ID = "sweep"
@@ -244,7 +245,7 @@ def without_intents(records: Any) -> list[Any]:
 
 def break_intents() -> None:
     """Effects begin without a word to the disk."""
-    waiting, blocking = _drive._commit_async, _drive._commit_blocking
+    waiting, blocking = drive._commit_async, drive._commit_blocking
 
     async def commit_async(run: Any, records: Any, takes: Any = ()) -> int:
         return await waiting(run, kept, takes) if (kept := without_intents(records)) else run.journal.head.seq
@@ -252,8 +253,8 @@ def break_intents() -> None:
     def commit_blocking(run: Any, records: Any, takes: Any = ()) -> int:
         return blocking(run, kept, takes) if (kept := without_intents(records)) else run.journal.head.seq
 
-    _drive._commit_at_once = lambda run, records: None
-    _drive._commit_async, _drive._commit_blocking = commit_async, commit_blocking
+    drive._commit_at_once = lambda run, records: None
+    drive._commit_async, drive._commit_blocking = commit_async, commit_blocking
 
 
 def break_acks() -> None:
@@ -266,8 +267,8 @@ def break_acks() -> None:
     async def post_async(run: Any, records: Any, takes: Any = ()) -> int:
         return post(run, records)
 
-    _drive._commit_at_once = lambda run, records: None
-    _drive._commit_async, _drive._commit_blocking = post_async, post
+    drive._commit_at_once = lambda run, records: None
+    drive._commit_async, drive._commit_blocking = post_async, post
 
 
 def break_store() -> None:
@@ -285,7 +286,7 @@ def break_store() -> None:
         store.append = said
         return store
 
-    broken: Any = _app
+    broken: Any = app
     broken.open_store = opened
 
 

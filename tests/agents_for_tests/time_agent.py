@@ -9,8 +9,9 @@ import json
 
 import holdfast as hf
 from agents_for_tests import sweep_agent
-from holdfast import _journal, _timetravel
 from holdfast.errors import Refusal
+from holdfast.operating import timetravel
+from holdfast.records import journal
 
 RUN_ID, FORK = sweep_agent.RUN_ID, "branch"
 
@@ -62,7 +63,7 @@ def _played(app: hf.Holdfast, run_id: str) -> int:
 
 def forget() -> None:
     """Going back forgets what happened after the point."""
-    for module in (_journal, _timetravel):
+    for module in (journal, timetravel):
         vars(module)["happened"] = lambda histories, after: []
 
 

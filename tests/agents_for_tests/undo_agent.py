@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import holdfast as hf
 from agents_for_tests import sweep_agent
-from holdfast import _undo
+from holdfast.running import undo
 
 PAID = ("a", "b", "c")
 
@@ -53,8 +53,8 @@ def run_once(variant: str, store: str = "") -> int:
 
 def break_order() -> None:
     """The oldest is undone first."""
-    right = _undo.newest_first
-    _undo.newest_first = lambda run: right(run)[::-1]
+    right = undo.newest_first
+    undo.newest_first = lambda run: right(run)[::-1]
 
 
 BREAKS = {"intents": sweep_agent.break_intents, "order": break_order}

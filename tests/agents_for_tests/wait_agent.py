@@ -15,9 +15,10 @@ from typing import Any
 import holdfast as hf
 import holdfast.sync as hfs
 from agents_for_tests import sweep_agent
-from holdfast import _drive, _lease
-from holdfast._journal import Journal
 from holdfast.errors import Refusal
+from holdfast.life import drive
+from holdfast.records.journal import Journal
+from holdfast.running import lease
 
 RUN_ID = sweep_agent.RUN_ID
 TRIES = 500
@@ -70,7 +71,7 @@ def run_once(variant: str, store: str = "") -> int:
 
 def _stayed(app: hf.Holdfast, agent: Any, store: str) -> int:
     """Wait in place for somebody else, who answers and sends meanwhile; letters are looked for often, so that this takes no time."""
-    _lease.LETTERS_S, _lease.TICK_S = 0.02, 0.01
+    lease.LETTERS_S, lease.TICK_S = 0.02, 0.01
     somebody = threading.Thread(target=_speak, args=(store,))
     somebody.start()
     try:
@@ -121,13 +122,13 @@ def _played(app: hf.Holdfast, agent: Any, park_after: str = "0s") -> int:
 
 def break_letters() -> None:
     """What came is recorded, and its letter not taken with it."""
-    waiting_for, blocking = _drive._commit_async, _drive._commit_blocking
+    waiting_for, blocking = drive._commit_async, drive._commit_blocking
 
     async def commit_async(run: Any, records: Any, takes: Any = ()) -> int:
         return await waiting_for(run, records)
 
-    _drive._commit_async = commit_async
-    _drive._commit_blocking = lambda run, records, takes=(): blocking(run, records)
+    drive._commit_async = commit_async
+    drive._commit_blocking = lambda run, records, takes=(): blocking(run, records)
 
 
 BREAKS = {"letters": break_letters}

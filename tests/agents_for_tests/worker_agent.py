@@ -20,15 +20,19 @@ from typing import Any, NamedTuple
 import holdfast as hf
 from agents_for_tests import sweep_agent, worker_app
 from agents_for_tests.sweep_agent import lines
-from holdfast import _app, _claiming, _heeding, _lease, _waits, _worker
-from holdfast._advice import DEADLY
 from holdfast._clock import SystemClock
-from holdfast._scheduling import Timetable
+from holdfast.app import app as app_room
 from holdfast.cli import commands
 from holdfast.cli.stopping import pause
 from holdfast.cli.working import worker
 from holdfast.errors import HoldfastError
+from holdfast.fleet import claiming, heeding
+from holdfast.fleet import worker as worker_room
+from holdfast.fleet.scheduling import Timetable
+from holdfast.operating.advice import DEADLY
+from holdfast.running import lease
 from holdfast.stores import sqlite
+from holdfast.verbs import waits
 
 APP = Path(worker_app.__file__)
 LOADED = (sqlite,)
@@ -90,12 +94,12 @@ class CaseClock(SystemClock):
 
 def hurry() -> None:
     """Look often, so that nothing takes long; and let a run that sleeps park, however short that is."""
-    _worker.POLL_S, _claiming.ORPHANS_S, _heeding.LOOK_S = LOOK_S, LOOK_S * 2, LOOK_S * 4
-    _lease.LETTERS_S, _lease.TICK_S = LOOK_S * 2, LOOK_S
-    _waits.SHORT_S = 0.0
-    clocked: Any = _app
+    worker_room.POLL_S, claiming.ORPHANS_S, heeding.LOOK_S = LOOK_S, LOOK_S * 2, LOOK_S * 4
+    lease.LETTERS_S, lease.TICK_S = LOOK_S * 2, LOOK_S
+    waits.SHORT_S = 0.0
+    clocked: Any = app_room
     clocked.SystemClock = CaseClock
-    printing: Any = _worker
+    printing: Any = worker_room
     printing.print_of = lambda *_: "the same"  # all have this code; to read it takes a third of a life
 
 
@@ -203,13 +207,13 @@ def break_schedules() -> None:
 
 def break_limits() -> None:
     """No claim says what must not be exceeded."""
-    worker: Any = sys.modules["holdfast._worker"]
+    worker: Any = sys.modules["holdfast.fleet.worker"]
     worker.ceilings = lambda *_: ()
 
 
 def break_deaths() -> None:
     """Whoever died counts three times."""
-    worker: Any = sys.modules["holdfast._worker"]
+    worker: Any = sys.modules["holdfast.fleet.worker"]
     deaths_of = worker.deaths_of
     worker.deaths_of = lambda *args: [death for death in deaths_of(*args) for _ in range(3)]
 

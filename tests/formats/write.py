@@ -14,7 +14,8 @@ from typing import Literal
 
 import holdfast as hf
 from crashing import Crash, play
-from holdfast import _moving, _pruning
+from holdfast.moving import moving
+from holdfast.operating import pruning
 from holdfast.store import FORMAT, Query, Row
 from holdfast.stores.memory import MemoryStore
 
@@ -270,7 +271,7 @@ def record_pruned() -> None:
     """Details of a run go."""
     with suppress(BaseException):
         play(STORE, hoarding, run_id="old-pruned")
-    _pruning.WORTH_BYTES = 1
+    pruning.WORTH_BYTES = 1
     with hf.Holdfast(STORE) as app:
         app.prune(hf.Retention(details=0), agent="hoarding", dry_run=False, by="ann", reason="room")
 
@@ -295,8 +296,8 @@ def record_moves() -> None:
         app.move("old-moved", to=other, by="ann", reason="room")
         there.send("old-arrived", "note", "!", by="bob")
         there.move("old-arrived", to=STORE, by="ann")
-        order = _moving.ordered(app.engine, other, "old-unsealed", by="ann", reason="")
-        assert list(_moving._sealed(order, "token"))
+        order = moving.ordered(app.engine, other, "old-unsealed", by="ann", reason="")
+        assert list(moving._sealed(order, "token"))
         app.move("old-unsealed", back=True, by="ann", reason="not there")
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
-from holdfast._decorators import Agent
-from holdfast._ordering import loading
 from holdfast.errors import Refusal, UnknownAgent
+from holdfast.running.ordering import loading
+from holdfast.verbs.decorators import Agent
 
 AnyAgent: TypeAlias = Agent[..., Any]
 T = TypeVar("T")

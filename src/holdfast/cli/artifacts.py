@@ -11,14 +11,14 @@ from typing import Annotated, Any
 import typer
 
 from holdfast import Artifact
-from holdfast._inspect import CheckpointView
-from holdfast._shelved import told_in
 from holdfast.cli.exits import Exit
 from holdfast.cli.location import opened
 from holdfast.cli.options import JsonOption, RunArgument, StoreOption, UsageError
 from holdfast.cli.page import Block, Cell, Column, Commands, Line, Page, Table
 from holdfast.cli.screen import Screen
 from holdfast.cli.views import GAP, Setting
+from holdfast.operating.shelved import told_in
+from holdfast.operating.views import CheckpointView
 
 SHORT = 12
 """Digits of a digest that a page shows."""

@@ -10,8 +10,6 @@ import typer
 from typer.core import TyperCommand
 
 from holdfast import __version__ as holdfast_version
-from holdfast import _checking, _inspect, _roster
-from holdfast._family import top_of
 from holdfast.cli import artifacts, comparing, moving, scheduled, stopping, timetravel, views, working
 from holdfast.cli import doctor as doctoring
 from holdfast.cli.exits import MEANINGS, Exit
@@ -40,6 +38,9 @@ from holdfast.cli.options import (
 from holdfast.cli.pruning import EPILOG, prune
 from holdfast.cli.resuming import go_on, order_from
 from holdfast.cli.screen import Screen
+from holdfast.operating import checking, roster
+from holdfast.operating.views import walk
+from holdfast.operating.family import top_of
 
 MOST_RUNS = 100_000
 """The largest --limit."""
@@ -137,7 +138,7 @@ def show(
             return Exit.DRIFTED if drifted else Exit.FINE
         if at is None:
             view, head = holdfast.show(run), holdfast.store.head(run)
-            unserved = _roster.unserved(holdfast.engine, [head]) if head is not None and _roster.serving(holdfast.engine) else {}
+            unserved = roster.unserved(holdfast.engine, [head]) if head is not None and roster.serving(holdfast.engine) else {}
             held = stopping.held_over(holdfast.held(), head and top_of(holdfast.store, head))
             why = [*unserved_line(unserved), *hindered_line(holdfast.store, None if view.owner_lives else head)]
             page = [*views.run_page(view, screen.setting(), why), *stopping.held_footer(held, screen.setting())]
@@ -389,8 +390,8 @@ def check(
             screen.say(views.repair_page(mending, screen.setting()), store=holdfast.store.url, repair=mending)
             return Exit.FINE
         problems = holdfast.store.check() if everything else []
-        total = sum(1 for _ in _inspect.walk(holdfast.engine, ())) if everything else 1
-        verdicts = list(screen.followed(_checking.check(holdfast.engine, run), total, "checking runs"))
+        total = sum(1 for _ in walk(holdfast.engine, ())) if everything else 1
+        verdicts = list(screen.followed(checking.check(holdfast.engine, run), total, "checking runs"))
         good = not problems and all(verdict.good for verdict in verdicts)
         parts = {"store": holdfast.store.url, "good": good, "problems": problems, "runs": verdicts}
         screen.say(views.check_page(verdicts, problems, screen.setting()), **parts)

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from difflib import ndiff
 from typing import Any
 
-from holdfast._compare import Difference, Parting
-from holdfast._patch import Change, Path
 from holdfast.cli.page import INDENT, Line, Page
 from holdfast.cli.wording import count
+from holdfast.operating.compare import Difference, Parting
+from holdfast.operating.patch import Change, Path
 
 SHORT = 100
 """Characters of a value that stands on one line."""

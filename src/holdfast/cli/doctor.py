@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from holdfast import _doctor
 from holdfast._clock import SystemClock
 from holdfast.cli.document import error_document
 from holdfast.cli.location import meant, refuse_missing
@@ -19,6 +18,7 @@ from holdfast.cli.page import Cell, Column, Line, Page, Table
 from holdfast.cli.screen import Screen, complain
 from holdfast.cli.wording import count
 from holdfast.errors import StoreError
+from holdfast.operating.doctor import diagnosed, worst
 from holdfast.store import Finding, Grade, Topic
 from holdfast.stores.opening import open_store, place_of
 from holdfast.stores.planning import open_planned
@@ -65,10 +65,10 @@ def doctor(
         if url is None:
             refuse_missing(named, because)
         with closing(open_planned(named) if place_of(named) is not None else open_store(named)) as opened:
-            found, where = _doctor.diagnosed(opened, SystemClock()), opened.url
+            found, where = diagnosed(opened, SystemClock()), opened.url
     except StoreError as error:
         return _closed(error, as_json=as_json)
-    grade = _doctor.worst(found)
+    grade = worst(found)
     screen.say(doctor_page(where, found), store=where, grade=grade, findings=found)
     return Health.WELL if grade == "ok" else Health.TO_MEND
 
@@ -96,7 +96,7 @@ def _width(findings: Sequence[Finding], topic: Topic) -> int:
 
 def _headline(findings: Sequence[Finding]) -> Line:
     wrong = [one for one in findings if one.grade != "ok" and one.topic != CRASH]
-    match _doctor.worst(findings):
+    match worst(findings):
         case "ok":
             return Line("All is well.", "bold green")
         case "warn":

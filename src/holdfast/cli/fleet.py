@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from holdfast._family import hindrance
-from holdfast._holding import HoldView, over
-from holdfast._queues import MOST, QueueView
-from holdfast._roster import WorkerView
 from holdfast.cli.page import Cell, Column, Line, Page, Table
 from holdfast.cli.views import Setting
 from holdfast.cli.wording import ago, count
+from holdfast.fleet.queues import MOST, QueueView
+from holdfast.operating.family import hindrance
+from holdfast.operating.holding import HoldView, over
+from holdfast.operating.roster import WorkerView
 from holdfast.store import Head, Store
 
 WORKERS = (

@@ -16,7 +16,7 @@ from holdfast.cli.screen import Screen
 from holdfast.cli.wording import clean, local, shortened
 
 if TYPE_CHECKING:
-    from holdfast._follow import Event
+    from holdfast.operating.follow import Event
 
 EXAMPLES = ("holdfast tail order-47", "holdfast tail order-47 --after 12 --json", "holdfast tail order-47 --text")
 

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from holdfast import Holdfast
-from holdfast._copying import FINAL, Copying, is_archive
-from holdfast._moving import Moving
 from holdfast.cli.exits import Exit
 from holdfast.cli.location import opened
 from holdfast.cli.options import ByOption, JsonOption, ReasonOption, RunArgument, StoreOption, UsageError, examples
 from holdfast.cli.page import Commands, Facts, Line, Page
 from holdfast.cli.screen import Screen
 from holdfast.cli.wording import count
+from holdfast.moving.copying import FINAL, Copying, is_archive
+from holdfast.moving.moving import Moving
 from holdfast.stores.planning import open_planned
 
 MOVE_EXAMPLES = examples(

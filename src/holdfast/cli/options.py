@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from holdfast._duration import seconds
-from holdfast._inspect import STOPPED
 from holdfast.budget import LIMITS, Budget
 from holdfast.errors import Misuse
+from holdfast.operating.views import STOPPED
 
 STATUSES = ("queued", "running", "waiting", "paused", "blocked", "failed", "done", "cancelled", "moving", "moved", STOPPED)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast import Retention, _operate, _pruning
+from holdfast import Retention
 from holdfast.cli.exits import Exit
 from holdfast.cli.location import opened
 from holdfast.cli.options import (
@@ -27,6 +27,7 @@ from holdfast.cli.page import Cell, Column, Facts, Line, Page, Table
 from holdfast.cli.screen import Screen, is_terminal
 from holdfast.cli.wording import count
 from holdfast.errors import Misuse, Refusal
+from holdfast.operating import operate, pruning
 from holdfast.store import Head
 
 ASKED = 10
@@ -72,15 +73,15 @@ def prune(
     retention = _policy(keep_last=keep_last, max_age=max_age, details=details, keep_ids=keep_ids, failed=failed)
     statuses, tags, screen = read_statuses(status or ()), read_tags(tag or ()), Screen(store, as_json)
     with opened(store) as holdfast:
-        ordered = _pruning.Ordered(
-            retention=retention, by=by or _operate.somebody(), reason=reason, dry_run=dry_run, statuses=statuses, agent=agent, tags=tags,
+        ordered = pruning.Ordered(
+            retention=retention, by=by or operate.somebody(), reason=reason, dry_run=dry_run, statuses=statuses, agent=agent, tags=tags,
         )  # fmt: skip
-        plan, before = _pruning.planned(holdfast.engine, ordered), _pruning.able(holdfast.store).room()
+        plan, before = pruning.planned(holdfast.engine, ordered), pruning.able(holdfast.store).room()
         if not dry_run and not yes and not as_json and is_terminal(sys.stdin) and is_terminal(sys.stdout):
             _confirm(plan)
         total = len(plan.goes) + len(plan.ages)
-        done = list(screen.followed(_pruning.carried_out(holdfast.engine, ordered, plan), total, "pruning runs"))
-        report = _pruning.concluded(holdfast.engine, ordered, plan, done, before, compact=compact)
+        done = list(screen.followed(pruning.carried_out(holdfast.engine, ordered, plan), total, "pruning runs"))
+        report = pruning.concluded(holdfast.engine, ordered, plan, done, before, compact=compact)
         screen.say(pruning_page(report), store=holdfast.store.url, prune=report)
     return Exit.FINE
 
@@ -94,13 +95,13 @@ def _policy(*, keep_last: int | None, max_age: str | None, details: str | None, 
         raise UsageError("say what is kept: --keep-last N, --max-age DURATION or --details DURATION") from None
 
 
-def _confirm(plan: _pruning.Plan) -> None:
+def _confirm(plan: pruning.Plan) -> None:
     """Ask whoever sits there, who is shown what would go; a no is told."""
     if not typer.confirm(_question(plan)):
         raise Refusal("nothing was removed. --dry-run shows what would go")
 
 
-def _question(plan: _pruning.Plan) -> str:
+def _question(plan: pruning.Plan) -> str:
     goes = f"remove {count(len(plan.goes), 'run')} of {plan.looked_at:,} for good{_ids(plan.goes)}" if plan.goes else ""
     ages = f"let old details of {count(len(plan.ages), 'run')} go{_ids(plan.ages)}" if plan.ages else ""
     asked = f"{' and '.join(part for part in (goes, ages) if part) or 'nothing to remove: go on'}?"
@@ -113,7 +114,7 @@ def _ids(heads: Sequence[Head]) -> str:
     return f" ({', '.join(head.run_id for head in heads[:ASKED])}{more})"
 
 
-def pruning_page(report: _pruning.Pruning) -> Page:
+def pruning_page(report: pruning.Pruning) -> Page:
     """What a prune did, or would do."""
     did = "pruned" if report.done else "would be pruned; nothing is changed yet"
     page: Page = [Line(f"{count(report.looked_at, 'run')} looked at, {count(report.removed + report.lightened, 'run')} {did}", "bold")]
@@ -128,7 +129,7 @@ def pruning_page(report: _pruning.Pruning) -> Page:
     return page
 
 
-def _facts(report: _pruning.Pruning) -> list[tuple[str, str | tuple[str, ...]]]:
+def _facts(report: pruning.Pruning) -> list[tuple[str, str | tuple[str, ...]]]:
     facts: list[tuple[str, str | tuple[str, ...]]] = [("policy", report.policy)]
     facts += [("removed" if report.done else "would go", count(report.removed, "run"))]
     facts += [("lightened" if report.done else "would get lighter", count(report.lightened, "run"))] if report.lightened else []
@@ -140,7 +141,7 @@ def _facts(report: _pruning.Pruning) -> list[tuple[str, str | tuple[str, ...]]]:
     return [*facts, ("store", f"{report.size_bytes:,} bytes, {report.free_bytes:,} of them free")]
 
 
-def _row(one: _pruning.Pruned) -> list[Cell]:
+def _row(one: pruning.Pruned) -> list[Cell]:
     style = "yellow" if one.what == "kept" else ""
     freed = f"{one.bytes:,}" if one.bytes else ""
     return [Cell(one.run_id), Cell(one.agent), Cell(one.status), Cell(one.what, style), Cell(freed), Cell(one.why)]

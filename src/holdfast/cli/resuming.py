@@ -7,8 +7,7 @@ import traceback
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast import Holdfast, _operate
-from holdfast._engine import Order
+from holdfast import Holdfast
 from holdfast.cli.app_file import agent_in, loaded, resources_in
 from holdfast.cli.document import error_document
 from holdfast.cli.exits import Exit
@@ -16,6 +15,8 @@ from holdfast.cli.screen import Screen, complain
 from holdfast.cli.views import run_page
 from holdfast.cli.wording import lines_of
 from holdfast.errors import HoldfastError, RunCancelled
+from holdfast.operating import operate
+from holdfast.running.engine import Order
 
 OURS = str(Path(__file__).parent.parent)
 
@@ -24,7 +25,7 @@ def order_from(holdfast: Holdfast, run_id: str, file: Path, *, wait: bool) -> Or
     """The order to go on, and its resources; whatever is wrong with the run or the file is said here, before anything is changed."""
     name = holdfast.show(run_id).agent
     module = loaded(file)
-    order = _operate.order_for(holdfast.engine, run_id, [agent_in(module, file, name)], where=str(file), wait=wait)
+    order = operate.order_for(holdfast.engine, run_id, [agent_in(module, file, name)], where=str(file), wait=wait)
     holdfast.engine = replace(holdfast.engine, resources=tuple(resources_in(module, file)))
     return order
 

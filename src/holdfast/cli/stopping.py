@@ -14,9 +14,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast import Holdfast, _choosing, _holding
-from holdfast._choosing import Chosen, Touched, Wanted
-from holdfast._holding import HoldView
+from holdfast import Holdfast
 from holdfast.cli.exits import Exit
 from holdfast.cli.location import opened
 from holdfast.cli.options import (
@@ -36,6 +34,10 @@ from holdfast.cli.screen import Screen, is_terminal
 from holdfast.cli.views import Setting
 from holdfast.cli.wording import ago, count
 from holdfast.errors import Refusal
+from holdfast.fleet import choosing
+from holdfast.fleet.choosing import Chosen, Touched, Wanted
+from holdfast.operating import holding
+from holdfast.operating.holding import HoldView
 from holdfast.store import Head
 
 MOST = 1_000
@@ -205,7 +207,7 @@ def refuse_for_one(given: Mapping[str, bool]) -> None:
 def said_of_all(screen: Screen, holdfast: Holdfast, queue: str | None, said: str) -> Exit:
     """Tell what became of a queue or the fleet; commands in it name the store that was named."""
     held, setting = holdfast.held(), screen.setting()
-    for command in sorted({_holding.lifted_by(queue), *(one.lifted_by() for one in held)}, key=len, reverse=True):
+    for command in sorted({holding.lifted_by(queue), *(one.lifted_by() for one in held)}, key=len, reverse=True):
         said = said.replace(command, setting.command(command))
     screen.say([Line(said[0].upper() + said[1:])], store=holdfast.store.url, queue=queue, said=said, held=held)
     return Exit.FINE
@@ -213,10 +215,10 @@ def said_of_all(screen: Screen, holdfast: Holdfast, queue: str | None, said: str
 
 def carried_out(screen: Screen, holdfast: Holdfast, verb: str, many: Many, say: Callable[[str], str]) -> Exit:
     """Say the verb to all runs that are chosen, after asking whoever sits there, and tell what became of each."""
-    chosen = _choosing.chosen(holdfast.engine, verb, many.wanted, limit=many.limit or MOST)
+    chosen = choosing.chosen(holdfast.engine, verb, many.wanted, limit=many.limit or MOST)
     if chosen.runs and not many.dry_run and not many.yes and not screen.as_json and is_terminal(sys.stdin) and is_terminal(sys.stdout):
         _confirm(verb, chosen)
-    answers = _choosing.carried_out(chosen.runs, None if many.dry_run else say)
+    answers = choosing.carried_out(chosen.runs, None if many.dry_run else say)
     told = list(screen.followed(answers, len(chosen.runs), f"{verb} runs"))
     refused = sum(bool(one.refused) for one in told)
     screen.say(

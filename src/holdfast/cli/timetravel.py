@@ -13,9 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast import Holdfast, _adopting, _timetravel
-from holdfast._decorators import Step
-from holdfast._operate import somebody
+from holdfast import Holdfast
 from holdfast.cli.app_file import loaded
 from holdfast.cli.exits import Exit
 from holdfast.cli.location import opened
@@ -23,6 +21,10 @@ from holdfast.cli.options import ByOption, JsonOption, ReasonOption, RunArgument
 from holdfast.cli.page import Line
 from holdfast.cli.screen import Screen
 from holdfast.errors import Refusal
+from holdfast.moving import adopting
+from holdfast.operating import timetravel
+from holdfast.operating.operate import somebody
+from holdfast.verbs.decorators import Step
 
 FORK_EXAMPLES = examples(
     "holdfast fork order-47 --at 12 --effects reuse", """holdfast fork order-47 --at 12 --edit 12='{"text": "shorter"}' --id order-47b"""
@@ -110,9 +112,9 @@ def edit(
 
 
 def _adopted(run: str, here: Path | None, *, effects: str, reason: str, by: str | None, screen: Screen) -> Exit:
-    said = _timetravel.word(by or somebody(), reason, _read_effects(effects))
+    said = timetravel.word(by or somebody(), reason, _read_effects(effects))
     with opened(screen.store) as holdfast:
-        told = _adopting.adopt(holdfast.engine, run, said=said, fits=lambda step_id: _step_in(holdfast, run, step_id, here))
+        told = adopting.adopt(holdfast.engine, run, said=said, fits=lambda step_id: _step_in(holdfast, run, step_id, here))
         screen.told(run, told)
     return Exit.FINE
 
@@ -135,7 +137,7 @@ def _step_in(holdfast: Holdfast, run_id: str, step_id: str, file: Path | None) -
     """The decorated step that was called there, from the user's file."""
     if file is None:
         return None
-    name = _timetravel.name_of(holdfast.engine, run_id, step_id)
+    name = timetravel.name_of(holdfast.engine, run_id, step_id)
     found = [value for value in vars(loaded(file)).values() if isinstance(value, Step) and value.spec.name == name]
     if not found:
         raise Refusal(f"{file} has no step {name!r} to check the value by; nothing was changed")
@@ -144,7 +146,7 @@ def _step_in(holdfast: Holdfast, run_id: str, step_id: str, file: Path | None) -
 
 def _written(holdfast: Holdfast, run_id: str, step_id: str, state: str | None, apply: Callable[[object], str]) -> str:
     """What came of the value that a person wrote; where it is refused, what was written is kept and named."""
-    before = json.dumps(_timetravel.recorded_value(holdfast.engine, run_id, step_id, state=state), indent=2, ensure_ascii=False) + "\n"
+    before = json.dumps(timetravel.recorded_value(holdfast.engine, run_id, step_id, state=state), indent=2, ensure_ascii=False) + "\n"
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not editor:
         raise UsageError("no editor is known: say --value JSON, or set EDITOR")

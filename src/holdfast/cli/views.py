@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from holdfast._checking import Verdict
-from holdfast._checkpoints import Checkpoint
-from holdfast._drift import Comparison
 from holdfast._duration import in_words as duration
-from holdfast._inspect import CheckpointView, Item, RunView, Summary
-from holdfast._repair import Mending
 from holdfast._turns import QUEUE
-from holdfast._waits import AFTERWARDS
 from holdfast.budget import shown as amount
 from holdfast.cli.page import Block, Cell, Column, Commands, Facts, Line, Page, Table
 from holdfast.cli.wording import ago, as_json, count, local, moment, shortened
+from holdfast.operating.checking import Verdict
+from holdfast.operating.checkpoints import Checkpoint
+from holdfast.operating.drift import Comparison
+from holdfast.operating.repair import Mending
+from holdfast.operating.views import CheckpointView, Item, RunView, Summary
 from holdfast.stores._sqlite_file import KEEP_A_COPY
+from holdfast.verbs.waits import AFTERWARDS
 
 Fact: TypeAlias = tuple[str, str | tuple[str, ...]]
 

@@ -19,11 +19,9 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast import Holdfast, Limit, Schedule, _roster, _worker
-from holdfast._lease import LEASE_S
+from holdfast import Holdfast, Limit, Schedule
 from holdfast._turns import QUEUE
-from holdfast._worker import Drained, Worker
-from holdfast._working import WORKERS_ROOM
+from holdfast.app.working import WORKERS_ROOM
 from holdfast.cli.app_file import AnyAgent, agents_in, declared_in, hidden_in, loaded, resources_in
 from holdfast.cli.exits import Exit
 from holdfast.cli.fleet import fleet_page, queues_page
@@ -35,6 +33,10 @@ from holdfast.cli.signals import Signals
 from holdfast.cli.stopping import held_lines
 from holdfast.cli.wording import count
 from holdfast.errors import Misuse, Refusal, StoreError
+from holdfast.fleet import worker as fleet_worker
+from holdfast.fleet.worker import Drained, Worker
+from holdfast.operating import roster
+from holdfast.running.lease import LEASE_S
 from holdfast.store import Query
 
 log = logging.getLogger("holdfast")
@@ -108,7 +110,7 @@ def worker(
         except Misuse as error:
             raise Refusal(f"{app}: {error}; {UNTOUCHED}") from error
         runner = asyncio.Runner()
-        stop = Stop(working, runner.get_loop(), grace_s + _worker.BREAK_S + CLOSE_S)
+        stop = Stop(working, runner.get_loop(), grace_s + fleet_worker.BREAK_S + CLOSE_S)
         with _answering(health, holdfast, working, runner.get_loop()), Signals(stop.heard):
             if new:
                 log.warning("a new store was made, %s: it holds no run yet. If you meant another, name it with --store", holdfast.store.url)
@@ -273,7 +275,7 @@ def workers(*, store: StoreOption = None, as_json: JsonOption = False) -> Exit:
     """The processes that work on a store, and what they do."""
     screen = Screen(store, as_json)
     with opened(store) as holdfast:
-        found, unserved = holdfast.workers(), _roster.unserved(holdfast.engine, _roster.in_line(holdfast.engine))
+        found, unserved = holdfast.workers(), roster.unserved(holdfast.engine, roster.in_line(holdfast.engine))
         held, setting = holdfast.held(), screen.setting()
         page = [*fleet_page(found, setting, unserved, held), *held_lines(held, setting)]
         screen.say(page, store=holdfast.store.url, workers=found, unserved=unserved, held=held)

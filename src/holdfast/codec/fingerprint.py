@@ -27,10 +27,10 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from holdfast._artifact import Artifact
 from holdfast._json import encoder
 from holdfast.codec.values import INT_BITS_LIMIT, equal
 from holdfast.errors import NotKept
+from holdfast.large.artifact import Artifact
 
 VERSION = 1
 DEPTH_LIMIT = 100

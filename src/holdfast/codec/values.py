@@ -27,8 +27,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
-from holdfast._artifact import trouble
 from holdfast.errors import NotKept
+from holdfast.large.artifact import trouble
 
 CODECS_LIMIT = 4096
 """Codecs kept ready; beyond that the least used are built again."""

@@ -9,7 +9,7 @@ from itertools import chain
 from signal import SIGKILL
 from typing import Any, Literal, TypeAlias
 
-from holdfast._checkpoints import Checkpoint
+from holdfast.operating.checkpoints import Checkpoint
 
 from .agent import ORDERS, STEPS_PER_ORDER
 

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from holdfast._checkpoints import Checkpoint
+from holdfast.operating.checkpoints import Checkpoint
 
 from .agent import ORDERS
 from .ending import Ending

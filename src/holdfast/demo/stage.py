@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self, TypeAlias
 
 import holdfast as hf
-from holdfast._checkpoints import Checkpoint
+from holdfast.operating.checkpoints import Checkpoint
 
 from .agent import RUN_ID, Client
 from .ending import Ending

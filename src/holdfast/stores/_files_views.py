@@ -17,8 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, NamedTuple
 
-from holdfast._packing import Fetch, Key, Known, Unpacker
 from holdfast.errors import Damaged, StoreDamaged, StoreError
+from holdfast.large.packing import Fetch, Key, Known, Unpacker
 from holdfast.store import HandEdit, Row
 from holdfast.stores._files_place import FilesPlace
 from holdfast.stores._journal_runs import RUNS, Piece, Runs, new_token, seq_name

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, TypeVarTuple, overload
 
 from holdfast import Landed, NotLanded, RunWaiting
 from holdfast._duration import Duration
-from holdfast._inspect import Item
+from holdfast.operating.views import Item
 from holdfast.testing.lives import Execution, Point
 from holdfast.testing.rig import Prepared, Rig
 

@@ -16,14 +16,14 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from holdfast import _drive
-from holdfast import _records as rec
-from holdfast._calls import Call
-from holdfast._commands import Invoke
-from holdfast._packed import below
-from holdfast._replay import QUESTION
-from holdfast._run import A_TIME, Run
 from holdfast.errors import NotKept, Stopped, StoreFailed
+from holdfast.large.packed import below
+from holdfast.life import drive
+from holdfast.life.calls import Call
+from holdfast.life.commands import Invoke
+from holdfast.life.run import A_TIME, Run
+from holdfast.records import kinds as rec
+from holdfast.records.replay import QUESTION
 from holdfast.store import Append, Pulse, Row, Stale, Store
 
 Where: TypeAlias = Literal["before", "inside", "after"]
@@ -173,7 +173,7 @@ def life_on(store: Store, log: Log) -> Life:
     more = [name for name in dir(type(store)) if not name.startswith("_") and not hasattr(Life, name)]
     forwarded = {name: _forwarding(name) for name in more if callable(getattr(type(store), name))}
     kind: type[Life] = type("Life", (Life,), forwarded)
-    _drive.witness = WITNESS
+    drive.witness = WITNESS
     return kind(store, log)
 
 

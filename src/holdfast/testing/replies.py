@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Generic, TypeVar
 
-from holdfast._run import Body, place
+from holdfast.life.run import Body, place
 
 T = TypeVar("T")
 

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any, Self, TypeAlias, TypedDict, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from holdfast import Budget, Holdfast, Landed, NotLanded, RunWaiting
-from holdfast._checkpoints import Checkpoint
 from holdfast._clock import to_datetime
-from holdfast._decorators import names
 from holdfast._duration import Duration, seconds
 from holdfast._ids import checked_run_id
-from holdfast._inspect import Item, walk
-from holdfast._run import LETTER_GRACE_US
 from holdfast.errors import Misuse, StoreFailed
+from holdfast.life.run import LETTER_GRACE_US
+from holdfast.operating.checkpoints import Checkpoint
+from holdfast.operating.views import Item, walk
 from holdfast.store import Head, Store, is_store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.opening import open_store
 from holdfast.testing.lives import Crashed, Execution, Life, Log, Point, RigClock, life_on
+from holdfast.verbs.decorators import names
 
 Ts = TypeVarTuple("Ts")
 R = TypeVar("R")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast._records import StepDone
+from holdfast.records.kinds import StepDone
 
 done = StepDone(name="look", fingerprint="1:0")
 done.attempt = 2  # E: is read-only

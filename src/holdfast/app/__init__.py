@@ -1,0 +1,1 @@
+"""The opened store: `Holdfast` and its verbs, and what ties the other rooms together for it."""

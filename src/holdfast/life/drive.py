@@ -1,0 +1,346 @@
+"""The two drivers: they carry out the commands of a life, one by awaiting, the other by blocking."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Sequence
+from types import CoroutineType
+from typing import Any, Protocol, TypeVar
+
+from holdfast.errors import BranchLost, LeaseLost, NotKept, Parked, Unwinding
+from holdfast.life.commands import Commit, Hang, Invoke, Life, Pause, Settle, Turn, WaitForPerson
+from holdfast.life.commit import Ticket
+from holdfast.life.run import Run, Scope, place
+from holdfast.life.staying import LOOK_S
+from holdfast.life.waiters import Waiter
+from holdfast.records import kinds as rec
+from holdfast.store import Transaction
+
+T = TypeVar("T")
+
+FROM_WITHIN = "the body was cancelled from within: something it awaited had been cancelled"
+
+
+class Witness(Protocol):
+    """Whoever tests agents: sees every body begin and end, and lets pauses pass in a time of its own."""
+
+    def body(self, command: Invoke) -> Callable[..., Any]:
+        """What is called in place of the function."""
+
+    def pause_s(self, run: Run, seconds: float) -> float:
+        """How long to pause really."""
+
+
+witness: Witness | None = None
+"""In ordinary life nobody: each body costs one look at this variable."""
+
+
+async def drive_async(life: Life[T], run: Run, scope: Scope) -> T:
+    """Carry out a life on the event loop."""
+    _enter(run, scope)
+    task = asyncio.current_task()
+    try:
+        command = next(life)
+        while True:
+            answer: Any = None
+            due = 0
+            try:
+                match command:
+                    case Invoke():
+                        answer = await _invoke_async(command, task)
+                    case Settle(records):
+                        due = _settle_now(run, command) or await _commit_async(run, records)
+                    case Commit(records, takes):
+                        answer = (None if takes else _commit_at_once(run, records)) or await _commit_async(run, records, takes)
+                    case Turn(seq):
+                        due = seq
+                    case _:
+                        answer = await _wait_async(run, scope, command)
+                if due and not (scope.task is task and run.turnstile.at_once(due)):
+                    await run.turnstile.turn(due)
+            except BaseException as error:  # noqa: BLE001 (everything goes into the life, which decides)
+                _note(run, error)
+                command = life.throw(error)
+            else:
+                command = life.send(answer)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    finally:
+        _leave(run, scope)
+        run.park_soon()
+
+
+def drive_blocking(life: Life[T], run: Run, scope: Scope) -> T:
+    """Carry out a life in this thread."""
+    _enter(run, scope)
+    run.turnstile.come_back(scope)
+    try:
+        command = next(life)
+        while True:
+            answer: Any = None
+            try:
+                match command:
+                    case Invoke():
+                        answer = _invoke_blocking(command)
+                    case Settle(records):
+                        due = _settle_now(run, command) or _commit_blocking(run, records)
+                        _turn_blocking(run, scope, due)
+                    case Commit(records, takes):
+                        answer = (None if takes else _commit_at_once(run, records)) or _commit_blocking(run, records, takes)
+                    case Turn(seq):
+                        _turn_blocking(run, scope, seq)
+                    case _:
+                        answer = _wait_blocking(run, scope, command)
+            except BaseException as error:  # noqa: BLE001 (everything goes into the life, which decides)
+                _note(run, error)
+                command = life.throw(error)
+            else:
+                command = life.send(answer)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    finally:
+        _leave(run, scope)
+        if run.blocking:
+            run.park_soon()
+
+
+def _enter(run: Run, scope: Scope) -> None:
+    if run.above is not None:
+        run.heed()
+    if run.ended is not None or run.cancelling is not None:
+        run.check()
+    if scope.lost and run.blocking and not run.turnstile.replaying:
+        raise BranchLost
+    with run.lock:
+        run.in_progress += 1
+        scope.lives += 1
+
+
+def _doom(scope: Scope) -> BaseException:
+    """What ends a blocking step that the journal says was never reached: a time-out that fired, or a lost race."""
+    return TimeoutError() if any(block.doomed for block in scope.time_outs()) else BranchLost()
+
+
+def _leave(run: Run, scope: Scope) -> None:
+    with run.lock:
+        run.in_progress -= 1
+        scope.lives -= 1
+
+
+def _note(run: Run, error: BaseException) -> None:
+    """What unwinds one step unwinds the whole run, unless it is about another run, which its body has executed."""
+    another = isinstance(error, LeaseLost) and error.run_id != run.id
+    if isinstance(error, Unwinding) and run.ended is None and not another:
+        run.unwind(error)
+
+
+def _commit_at_once(run: Run, records: Sequence[rec.Record]) -> int | None:
+    """Commit in place where the run is alone and nothing rides; None where that cannot be, with nothing written."""
+    if run.riders.any() or not run.solo():
+        return None
+    return run.committer.commit_inline(run.journal, records)
+
+
+def _settle_now(run: Run, outcome: Settle) -> int | None:
+    """Settle an outcome here and now, where that can be: within its own transaction, from memory, or alone."""
+    if outcome.within is not None:
+        return _commit_within(run, outcome.records, outcome.within)
+    return _hold(run, outcome) or _commit_at_once(run, outcome.records)
+
+
+def _commit_within(run: Run, records: Sequence[rec.Record], transaction: Transaction) -> int:
+    """Commit together with what the body did."""
+    with run.lock:  # what rides must be numbered in the order in which it was looked at
+        riders = run.with_riders(())
+        run.journal.lent.acquire()
+    try:
+        seq = run.committer.commit_within(run.journal, riders, records, transaction)
+    finally:
+        run.journal.lent.release()
+    if run.riders.unkept is not None:
+        raise _unkept(run, run.riders.unkept)
+    return seq
+
+
+def _hold(run: Run, outcome: Settle) -> int | None:
+    """Acknowledge from memory what will be written with the next flush, riders in their order; None where it is written now."""
+    if not outcome.may_wait or not run.journal.can_hold():
+        return None
+    ticket: Ticket | None = None
+    with run.lock:
+        records = run.with_riders(outcome.records)
+        seq = run.journal.hold(records, at_us=run.clock.now_us())
+        if seq is None:  # another thread has begun to write meanwhile, and the riders are taken
+            ticket = run.committer.submit(run.journal, records)
+    if ticket is not None:
+        seq = run.committer.settle(ticket)
+    if run.riders.unkept is not None:
+        raise _unkept(run, run.riders.unkept)
+    return seq
+
+
+async def _commit_async(run: Run, records: Sequence[rec.Record], takes: Sequence[int] = ()) -> int:
+    records = run.with_riders(records)
+    seq = run.committer.commit_inline(run.journal, records) if run.solo() and not takes else None
+    if seq is None:
+        seq = await run.committer.commit_async(run.journal, records, takes)
+    if run.riders.unkept is not None:
+        raise _unkept(run, run.riders.unkept)
+    return seq
+
+
+def _commit_blocking(run: Run, records: Sequence[rec.Record], takes: Sequence[int] = ()) -> int:
+    with run.lock:  # what rides must be numbered in the order in which it was looked at
+        ticket = run.committer.submit(run.journal, run.with_riders(records), takes)
+    seq = run.committer.settle(ticket)
+    if run.riders.unkept is not None:
+        raise _unkept(run, run.riders.unkept)
+    return seq
+
+
+def _unkept(run: Run, error: NotKept) -> Unwinding:
+    """The state cannot be kept: what was to be committed is safe, and the run stops here."""
+    run.riders.unkept = None
+    return run.stop(error)
+
+
+async def _invoke_async(command: Invoke, task: asyncio.Task[Any] | None) -> Any:
+    if task is not None and task.cancelling():
+        await asyncio.sleep(0)  # a cancellation that a commit held back is delivered before the body begins
+    token = place.set(command.body)
+    try:
+        fn = command.fn if witness is None else witness.body(command)
+        result = fn(*command.args, **command.kwargs)
+        if command.timeout_s is None and type(result) is CoroutineType:
+            return await result
+        return await _within(result, command.timeout_s)
+    except asyncio.CancelledError as error:
+        if task is not None and not task.cancelling():
+            raise RuntimeError(FROM_WITHIN) from error
+        raise
+    finally:
+        command.body.over = True
+        place.reset(token)
+
+
+async def _within(result: Any, timeout_s: float | None) -> Any:
+    if not inspect.isawaitable(result):
+        return result
+    if timeout_s is None:
+        return await result
+    async with asyncio.timeout(timeout_s):
+        return await result
+
+
+def _invoke_blocking(command: Invoke) -> Any:
+    token = place.set(command.body)
+    try:
+        fn = command.fn if witness is None else witness.body(command)
+        return fn(*command.args, **command.kwargs)
+    except asyncio.CancelledError as error:
+        raise RuntimeError(FROM_WITHIN) from error
+    finally:
+        command.body.over = True
+        place.reset(token)
+
+
+def _turn_blocking(run: Run, scope: Scope, seq: int) -> None:
+    if run.blocking:
+        run.turnstile.turn_blocking(seq, scope)
+    else:
+        run.turnstile.pass_by(seq)
+
+
+async def _wait_async(run: Run, scope: Scope, command: Pause | WaitForPerson | Hang) -> Any:
+    match command:
+        case Pause(seconds):
+            return await asyncio.sleep(seconds if witness is None else witness.pause_s(run, seconds))
+        case WaitForPerson():
+            return await _person_async(run, scope, command)
+        case Hang():
+            return await _hang_async(run, scope)
+
+
+def _wait_blocking(run: Run, scope: Scope, command: Pause | WaitForPerson | Hang) -> Any:
+    match command:
+        case Pause(seconds):
+            return run.clock.sleep(seconds)
+        case WaitForPerson():
+            return _person_blocking(run, scope, command)
+        case Hang():
+            raise _doom(scope)
+
+
+async def _hang_async(run: Run, scope: Scope) -> None:
+    """Wait to be cancelled by something recorded: where everything else waits for a person, the run parks all the same."""
+    scope.doubts += 1
+    try:
+        run.park_soon()
+        await asyncio.get_running_loop().create_future()
+    finally:
+        scope.doubts -= 1
+
+
+async def _person_async(run: Run, scope: Scope, command: WaitForPerson) -> None:
+    waiter = _waiting(run, scope, command)
+    waiter.future = asyncio.get_running_loop().create_future()
+    try:
+        run.check()
+        if not run.spoken(command.step_id):
+            run.park_if_stuck()
+            await asyncio.wait([waiter.future], timeout=_patience_s(run, command))
+        _raise_if_unwound(waiter)
+    finally:
+        _waited(run, scope, waiter, looks=command.looks)
+
+
+def _person_blocking(run: Run, scope: Scope, command: WaitForPerson) -> None:
+    waiter = _waiting(run, scope, command)
+    try:
+        run.check()
+        if not run.spoken(command.step_id):
+            if run.blocking:
+                run.park_if_stuck()
+            else:
+                run.unwind(Parked())  # it would stop the event loop, and with it all other branches
+            _stay_blocking(run, waiter, command)
+        _raise_if_unwound(waiter)
+        if scope.lost:
+            raise BranchLost
+    finally:
+        _waited(run, scope, waiter, looks=command.looks)
+
+
+def _stay_blocking(run: Run, waiter: Waiter, command: WaitForPerson) -> None:
+    """Wait to be woken, or until the time; a run that stays in place is looked at now and then."""
+    patience_s = _patience_s(run, command)
+    while run.stay.length_s and (patience_s is None or patience_s > LOOK_S):
+        if waiter.event.wait(LOOK_S):
+            return
+        run.park_if_stuck()
+        patience_s = _patience_s(run, command)
+    waiter.event.wait(patience_s)
+
+
+def _patience_s(run: Run, command: WaitForPerson) -> float | None:
+    return max(0.0, (command.until_us - run.clock.now_us()) / 1e6) if command.until_us else None
+
+
+def _waiting(run: Run, scope: Scope, command: WaitForPerson) -> Waiter:
+    waiter = Waiter(command.step_id, command.waiting or command.step_id, scope)
+    run.waiters.append(waiter)
+    scope.doubts += 1
+    return waiter
+
+
+def _waited(run: Run, scope: Scope, waiter: Waiter, *, looks: bool) -> None:
+    scope.doubts -= 1
+    run.waiters.remove(waiter)
+    if not looks or waiter.event.is_set():
+        run.stay.begin_anew()
+
+
+def _raise_if_unwound(waiter: Waiter) -> None:
+    if waiter.outcome is not None:
+        raise waiter.outcome

@@ -1,0 +1,143 @@
+"""Outcomes are given back to the code one at a time, in the order of their seq, live and on replay alike.
+
+What a race, a shared list or a raw `asyncio.wait` sees depends on the order in which outcomes arrive. So an outcome is released only
+when every recorded one before it has been, and when the code that the previous one woke has run. On an event loop "has run" means that
+nothing is left that could run at once; between threads it means that the woken one has come back for more, or has ended. A run that has
+no branches and one call under way needs no ordering: its outcomes are released on the spot.
+
+A recorded outcome that nobody asks for would hold up the others: after STALL_S it is passed over, with a warning. A code path that really
+changed shows as a mismatch soon after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from holdfast.life.commit import Held, held
+
+SETTLE_HOPS = 64
+"""Rounds of the event loop after which the code counts as having run, even where other runs never let the loop become idle."""
+STALL_S = 2.0
+
+log = logging.getLogger("holdfast")
+
+
+class Turnstile:
+    """The order of outcomes of one run. `alone` tells whether only one step is in progress, which needs no ordering."""
+
+    def __init__(self, recorded: Iterable[int], *, alone: Callable[[], bool], boundary: Callable[[int], None]) -> None:
+        self._recorded = deque(recorded)
+        self._alone, self._boundary = alone, boundary
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._hops = 0
+        self._condition = threading.Condition()
+        self._holder: object | None = None
+
+    @property
+    def replaying(self) -> bool:
+        """Whether recorded outcomes are still to be given back."""
+        return bool(self._recorded)
+
+    def pass_by(self, seq: int) -> None:
+        """Release without waiting: a blocking step on the event loop's own thread, whose place is fixed by the code around it."""
+        if self._recorded:
+            try:
+                self._recorded.remove(seq)
+            except ValueError:
+                return
+        self._boundary(seq)
+        if self._waiting:
+            self._settle()
+
+    def at_once(self, seq: int) -> bool:
+        """Release `seq` if it is its turn already."""
+        if self._waiting or self._hops or not self._alone():
+            return False
+        if self._recorded:
+            if not self._next(seq):
+                return False
+            self._release_recorded(seq)
+        else:
+            self._boundary(seq)
+        return True
+
+    async def turn(self, seq: int) -> None:
+        """Wait until it is the turn of `seq`; a cancellation is held back until then."""
+        future = Held(loop=asyncio.get_running_loop())
+        heapq.heappush(self._waiting, (seq, future))
+        self._settle()
+        await held(future)
+
+    def turn_blocking(self, seq: int, holder: object) -> None:
+        """The same between threads; `holder` is the branch that the outcome wakes."""
+        with self._condition:
+            replay = bool(self._recorded)
+            while not (self._next(seq) and self._holder in (None, holder)):
+                ahead = (self._recorded[0] if self._recorded else 0, self._holder)
+                if not self._condition.wait(STALL_S):
+                    self._pass_over(ahead)
+            self._release_recorded(seq)
+            self._holder = holder if replay else None
+            self._condition.notify_all()
+
+    def come_back(self, holder: object) -> None:
+        """The branch that was woken last asks for more, or has ended."""
+        if self._holder is holder:
+            with self._condition:
+                self._holder = None
+                self._condition.notify_all()
+
+    def _next(self, seq: int) -> bool:
+        return not self._recorded or self._recorded[0] >= seq
+
+    def _release_recorded(self, seq: int) -> None:
+        if self._recorded and self._recorded[0] == seq:
+            self._recorded.popleft()
+        self._boundary(seq)
+
+    def _settle(self) -> None:
+        """Let everything run that can, then release the next one."""
+        if not self._hops:
+            self._hops = SETTLE_HOPS
+            asyncio.get_running_loop().call_soon(self._hop)
+
+    def _hop(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._hops = self._hops - 1 if getattr(loop, "_ready", True) else 0  # a loop that does not tell is taken for busy
+        if self._hops:
+            loop.call_soon(self._hop)
+        else:
+            self._pump()
+
+    def _pump(self) -> None:
+        """Release the next one if it may go; otherwise see to it that nobody waits for ever."""
+        if self._hops or not self._waiting:
+            return
+        seq, future = self._waiting[0]
+        if self._next(seq):
+            heapq.heappop(self._waiting)
+            if not future.done():
+                future.set_result(None)
+            self._release_recorded(seq)
+            if self._waiting:
+                self._settle()
+        else:
+            asyncio.get_running_loop().call_later(STALL_S, self._unstall, self._recorded[0])
+
+    def _unstall(self, ahead: int) -> None:
+        if self._recorded and self._recorded[0] == ahead and self._waiting and self._waiting[0][0] != ahead:
+            self._pass_over((ahead, self._holder))
+        self._pump()
+
+    def _pass_over(self, ahead: tuple[int, object | None]) -> None:
+        seq, holder = ahead
+        if holder is not None and self._holder is holder:
+            self._holder = None
+        elif seq and self._recorded and self._recorded[0] == seq:
+            log.warning("nobody asked for the recorded outcome %d within %.0f s; the code may have changed", seq, STALL_S)
+            self._recorded.popleft()

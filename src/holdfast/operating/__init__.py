@@ -1,0 +1,1 @@
+"""What operators see and say: views of runs, words to them, going back, repair, pruning, the doctor."""

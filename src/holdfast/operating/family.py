@@ -1,0 +1,80 @@
+"""Which run a child run goes on with, and so whose queue it is in: the topmost above it that has not ended; and what hinders that."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import NamedTuple
+
+from holdfast.errors import Damaged
+from holdfast.records.chain import CHILD_OF
+from holdfast.records.fitting import is_stopped_by
+from holdfast.records.journal import Journal
+from holdfast.running.letters import awaited_children
+from holdfast.running.runner import escaped
+from holdfast.store import Head, Store
+
+MAX_DEPTH = 100
+"""How deep runs may be inside runs."""
+
+
+def parent_of(head: Head) -> str | None:
+    """The run that called it."""
+    with suppress(ValueError, AttributeError):  # a head that is damaged
+        return json.loads(head.tags).get(CHILD_OF)  # type: ignore[no-any-return]
+    return None
+
+
+def top_of(store: Store, head: Head) -> Head:
+    """The run that it goes on with; itself where nobody called it, or whoever did has ended."""
+    for _ in range(MAX_DEPTH):
+        parent = parent_of(head)
+        above = store.head(parent) if parent else None
+        if above is None or above.status in ("done", "cancelled"):
+            break
+        head = above
+    return head
+
+
+class Hindrance(NamedTuple):
+    """A run above that keeps those inside it from going on, in words; `gone_on` where it will not come back to them by itself."""
+
+    above: Head
+    told: str
+    gone_on: bool
+
+
+def hindrance(store: Store, head: Head) -> Hindrance | None:
+    """Why no worker goes on with a run that is ready: what its parent stands at, or one above that; None where nothing is in its way."""
+    for _ in range(MAX_DEPTH):
+        parent = parent_of(head)
+        above = store.head(parent) if parent else None
+        if above is None or above.status in ("done", "cancelled"):
+            return None
+        found = _hindered(store, above, head.run_id)
+        if found is not None:
+            return found
+        head = above
+    return None
+
+
+def _hindered(store: Store, above: Head, inside: str) -> Hindrance | None:
+    if above.status not in ("waiting", "paused", "failed", "blocked") or is_stopped_by(above, inside):
+        return None
+    with suppress(Damaged):  # the inbox says so
+        found = store.load(above.run_id)
+        journal = Journal.load(*found) if found is not None else None
+        if journal is None or inside in awaited_children(journal):
+            return None
+        if not _comes_back(journal, inside):
+            told = f"run {above.run_id!r} has gone on without {inside!r}, which is closed when that one ends"
+            return Hindrance(above, told, gone_on=True)
+    stands = {"waiting": f"waits: {above.note}", "paused": f"is {above.note}"}.get(above.status, f"is {above.status}")
+    return Hindrance(above, f"{inside!r} goes on inside run {above.run_id!r}, which {stands}", gone_on=False)
+
+
+def _comes_back(journal: Journal, child: str) -> bool:
+    """Whether the run comes by the call of a child when it goes on, and has no outcome of it: none yet, or it goes behind that."""
+    behind = escaped(journal)
+    calls = [(step_id, found) for step_id, found in journal.histories.items() if found.child == child]
+    return any(found.outcome is None or step_id in behind or journal.undoing is not None for step_id, found in calls)

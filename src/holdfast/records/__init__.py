@@ -1,0 +1,1 @@
+"""The facts of a run: their kinds, their chain, and what follows from them; nearly all of it pure."""
