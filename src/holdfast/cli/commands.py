@@ -39,8 +39,8 @@ from holdfast.cli.pruning import EPILOG, prune
 from holdfast.cli.resuming import go_on, order_from
 from holdfast.cli.screen import Screen
 from holdfast.operating import checking, roster
-from holdfast.operating.views import walk
 from holdfast.operating.family import top_of
+from holdfast.operating.views import walk
 
 MOST_RUNS = 100_000
 """The largest --limit."""
