@@ -11,7 +11,7 @@ import holdfast as hf
 from crashing import Crash
 from holdfast._ids import effect_key
 from holdfast.errors import Refusal
-from holdfast.life import steps
+from holdfast.life import effects
 from holdfast.life.run import Run
 from holdfast.stores.memory import MemoryStore
 
@@ -105,7 +105,7 @@ def test_without_the_generation_a_new_effect_gets_the_key_of_one_that_happened(m
 
 
 def test_without_the_memory_of_superseded_effects_rent_would_be_paid_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "made_before", lambda call: None)
+    monkeypatch.setattr(effects, "made_before", lambda call: None)
     shop = Shop().blocked()
     with hf.Holdfast(shop.store) as app:
         app.accept("r")

@@ -12,7 +12,7 @@ import holdfast as hf
 from crashing import Crash
 from holdfast.codec.fingerprint import fingerprint
 from holdfast.errors import Misuse, Refusal
-from holdfast.life import steps
+from holdfast.life import effects
 from holdfast.records import kinds as rec
 from holdfast.records.journal import Journal
 from holdfast.stores.memory import MemoryStore
@@ -182,7 +182,7 @@ def test_other_arguments_need_an_approval_of_their_own() -> None:
 
 
 def test_without_the_gate_the_effect_would_be_executed_unasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "_approved", lambda call: iter(()))
+    monkeypatch.setattr(effects, "_approved", lambda call: iter(()))
     shop = Shop(approve=True)
     assert shop.run() == "paid 5"
 

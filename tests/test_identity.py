@@ -14,7 +14,7 @@ import pytest
 import holdfast as hf
 from crashing import Crash, crashing, dies_at, lines, play, records, status
 from holdfast.errors import KeyReused, StoreFailed
-from holdfast.life import steps
+from holdfast.life import effects
 from holdfast.life.run import Scope
 from holdfast.records import kinds as rec
 from holdfast.stores.memory import MemoryStore
@@ -302,7 +302,7 @@ def test_key_is_the_same_in_every_attempt_and_after_every_restart() -> None:
 
 def test_without_the_origin_a_key_is_another_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: a key that is drawn, and not derived, makes a resent effect a new one."""
-    monkeypatch.setattr(steps, "_key", lambda call: uuid.uuid4().hex)
+    monkeypatch.setattr(effects, "_key", lambda call: uuid.uuid4().hex)
     assert len(set(keys_of_three_attempts())) == 2
 
 
@@ -370,7 +370,7 @@ def test_same_business_key_with_other_arguments_is_an_error(*, crash_between: bo
 
 def test_without_the_look_at_keys_one_key_is_sent_for_two_payments(monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: the other side would take the second payment for the first."""
-    monkeypatch.setattr(steps, "_key", lambda call: call.spec.key)
+    monkeypatch.setattr(effects, "_key", lambda call: call.spec.key)
     assert one_key_for_two_calls(crash_between=False) == ([5, 6], "")
 
 
@@ -412,7 +412,7 @@ def stepping_around_a_doubt() -> tuple[list[str], str]:
 
 def test_same_call_while_an_earlier_one_is_in_doubt_goes_to_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stepping_around_a_doubt() == (["call_1"], "waiting")
-    monkeypatch.setattr(steps, "_same_in_doubt", lambda call: "")
+    monkeypatch.setattr(effects, "_same_in_doubt", lambda call: "")
     assert stepping_around_a_doubt()[0] == ["call_1", "call_2"]
 
 

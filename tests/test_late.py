@@ -10,7 +10,7 @@ import holdfast.sync as hf
 from agents_for_tests.sites import HandClock
 from holdfast import Holdfast
 from holdfast.errors import LeaseLost
-from holdfast.life import steps
+from holdfast.life import effects
 from holdfast.records import kinds as rec
 from holdfast.records.journal import Journal
 from holdfast.running.lease import Observer
@@ -67,7 +67,7 @@ def test_an_effect_does_not_begin_where_the_run_was_taken_over_before_its_intent
 
 
 def test_it_would_begin_if_nobody_looked_how_long_that_took(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "IN_TIME_S", 10 * LEASE_S)
+    monkeypatch.setattr(effects, "IN_TIME_S", 10 * LEASE_S)
     assert executed(Slow(HandClock(), taken=True)) == ["paid", "lost"]
 
 

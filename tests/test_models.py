@@ -353,7 +353,7 @@ def test_a_change_that_is_stored_after_the_answer_would_be_lost_in_a_crash(monke
     store = dies_at("ask.opened")
     thinker = Thinker("ask", store=store).died()
     with monkeypatch.context() as broken, pytest.raises(hf.StoreError):
-        broken.setattr("holdfast.life.steps.model_changes", lambda call, usage: [])
+        broken.setattr("holdfast.life.outcomes.model_changes", lambda call, usage: [])
         store.fails = lambda row: row.kind == "step.done" and row.step_id == "3"
         thinker.run()
     store.mend()

@@ -20,8 +20,8 @@ from holdfast.budget import read_limits
 from holdfast.errors import Cancelled, HoldfastError, Unwinding
 from holdfast.life.bell import Bell
 from holdfast.life.commit import Ticket
+from holdfast.life.outcomes import started
 from holdfast.life.run import MESSAGE, Run
-from holdfast.life.steps import started
 from holdfast.records import kinds as rec
 from holdfast.records.journal import Journal
 from holdfast.records.ledger import BUDGET
