@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from pydantic import Field
 
 import holdfast as hf
 from agents_for_tests import bank as banking
@@ -389,13 +390,13 @@ def test_a_result_of_the_wrong_type_is_put_to_the_person_again(app: hf.Holdfast,
     def pay(order: str) -> int:
         return len(banking.charge(bank.port, order, hf.key()))
 
-    agent = charging(mode, pay, "ask", returns=int)
+    agent = charging(mode, pay, "ask", returns=Annotated[int, Field(gt=0)])
     with pytest.raises(hf.RunWaiting):
         app.run(agent, "o-1", run_id="r", wait=False)
-    app.resolve("r", "1", landed="not a number", by="ann")
+    app.resolve("r", "1", landed=-3, by="ann")  # a rule that only the code knows
     with pytest.raises(hf.RunWaiting):
         app.run(agent, "o-1", run_id="r", wait=False)
-    assert "does not fit: Input should be a valid integer, unable to parse string as an integer; it must be int" in app.inbox()[0].what
+    assert "does not fit: Input should be greater than 0; it must be int" in app.inbox()[0].what
     app.resolve("r", "1", landed=3, by="ann")
     assert app.run(agent, "o-1", run_id="r", wait=False) == "3"
     assert bank.charged == ["o-1"]

@@ -55,6 +55,7 @@ FULL: list[rec.Record] = [
     rec.StepBrokenOff(step_id="4", name="pay", fingerprint="1:b", attempt=2, effect=True, cause="3", usage=[{"usd": 1}]),
     rec.DoubtOpened(step_id="4", name="pay", fingerprint="1:b", reason="died", action="resend", delay_ms=20),
     rec.DoubtOpened(step_id="4", name="pay", fingerprint="1:b", reason="lost", action="ask", lost=True, key="k", args=b"{}", args_sha="s"),
+    rec.DoubtOpened(step_id="4", name="pay", fingerprint="1:b", reason="it timed out", action="ask", wants={"kind": "integer"}),
     rec.DoubtSettled(step_id="4", verdict="landed", by="ann", reason="seen", value=b"7", delay_ms=20),
     rec.AskOpened(step_id="approve:4", topic="approval", question="may it?", about="1:b", until_us=9),
     rec.AskOpened(step_id="budget", topic="budget", question="more?", about="usd 5.0 1", grants={"usd": 10.0}),

@@ -78,7 +78,8 @@ def test_what_did_not_land_is_passed_over() -> None:
     assert undone() == ["c", "a"]
 
 
-def test_a_result_that_does_not_fit_is_put_before_the_person_again() -> None:
+def test_a_result_that_does_not_fit_is_put_before_the_person_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.life.doubt.wants_of_result", lambda annotation: {})  # so that only the run finds out
     store = in_doubt_at_b()
     resolve(store, "2", landed=5)
     with pytest.raises(hf.RunWaiting, match="does not fit"):

@@ -284,7 +284,7 @@ def _item_facts(item: Item, now_us: int) -> list[Fact]:
     facts += [("agent", item.call)] if item.call else []
     facts += [("key", item.key)] if item.key else []
     facts += [("details", as_json(item.details))] if item.details is not None else []
-    facts += [("answer", item.wants)] if item.wants not in ("", "yes or no") else []
+    facts += [("result" if item.kind == "doubt" else "answer", item.wants)] if item.wants not in ("", "yes or no") else []
     facts += [("for", ", ".join(item.who))] if item.who else []
     facts += [("tags", _tags(item.tags))] if item.tags else []
     facts += [("parent", item.parent)] if item.parent else []

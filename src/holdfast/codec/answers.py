@@ -13,6 +13,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from holdfast.codec.values import UNTYPED
+
 Wants = dict[str, Any]
 
 NUMBERS = {"integer": int, "number": (int, float)}
@@ -36,9 +38,20 @@ def wants_of(kind: Any) -> Wants:
     return {"kind": named} if named != "json" else {"kind": "json", "schema": schema}
 
 
+def wants_of_result(annotation: Any) -> Wants:
+    """The description of what an effect returns; empty where that is anything, or cannot be described."""
+    try:
+        wants: Wants = {} if annotation in UNTYPED else json.loads(json.dumps(wants_of(annotation)))
+    except Exception:  # noqa: BLE001 (pydantic and the type's own code may raise anything; whoever goes on with the run judges it then)
+        return {}
+    return wants
+
+
 def shown(wants: Wants) -> str:
     """What a person is told to give."""
     match wants.get("kind"):
+        case "json" if wants["schema"].get("type") == "null":
+            return "null"
         case "choice":
             return " | ".join(json.dumps(choice)[:SHOWN] for choice in wants["choices"])
         case "json":
@@ -66,6 +79,8 @@ def misfit(wants: Wants, value: object) -> str:
 
 def _misfit_of(schema: dict[str, Any], value: object) -> str:
     """What can be seen at the outside: the fields that are missing, and a value that is no object."""
+    if schema.get("type") == "null" and value is not None:
+        return f"{json.dumps(value)[:SHOWN]} is not null, and nothing else is returned"
     if schema.get("type") == "object":
         if not isinstance(value, dict):
             return f"{json.dumps(value)[:SHOWN]} is not an object with {', '.join(schema.get('properties', ()))}"

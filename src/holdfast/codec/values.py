@@ -42,7 +42,7 @@ SHOWN_DEPTH = 4
 """How deep the annotation that an error proposes goes; below that it says Any."""
 
 _CONFIG = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants")
-_UNTYPED = (Any, object, Parameter.empty, typing.NoReturn, typing.Never)
+UNTYPED = (Any, object, Parameter.empty, typing.NoReturn, typing.Never)
 _IMMUTABLE: frozenset[object] = frozenset({str, int, bool, float, type(None)})
 # OpenAI's and Anthropic's clients hang the id of the HTTP request on every reply; to refuse all replies for it would help nobody.
 _LOST_WITHOUT_HARM = frozenset({"_request_id"})
@@ -59,12 +59,12 @@ _UNEXPECTED = re.compile(r"Expected `(?P<expected>[^`]*)` - .*input_type=(?P<fou
 class ValueCodec:
     """Keeps and gives back values of one annotation."""
 
-    __slots__ = ("_adapter", "_annotation", "_immutable", "_what")
+    __slots__ = ("_adapter", "_immutable", "_what", "annotation")
 
     def __init__(self, annotation: object, what: str) -> None:
-        self._annotation, self._what = annotation, what
+        self.annotation, self._what = annotation, what
         self._immutable = _immutable_types(annotation)
-        self._adapter = None if annotation in _UNTYPED else _adapter(annotation, what)
+        self._adapter = None if annotation in UNTYPED else _adapter(annotation, what)
 
     def keep(self, value: object) -> tuple[bytes, object]:
         """The bytes to store, and the value exactly as replay will give it back; raises NotKept."""
@@ -96,8 +96,8 @@ class ValueCodec:
 
     def shape(self) -> str:
         """What a person must write as JSON: the type, and its fields where it has some."""
-        fields = ", ".join(f"{name}: {_type_name(kind)}" for name, kind in _fields(self._annotation))
-        return f"{_type_name(self._annotation)}{' with the fields ' + fields if fields else ''}"[:REASON_LIMIT]
+        fields = ", ".join(f"{name}: {_type_name(kind)}" for name, kind in _fields(self.annotation))
+        return f"{_type_name(self.annotation)}{' with the fields ' + fields if fields else ''}"[:REASON_LIMIT]
 
     def _encode(self, value: object) -> bytes:
         if self._adapter is None:
@@ -109,12 +109,12 @@ class ValueCodec:
         """Why it cannot be kept; where pydantic names no types, the ones that were declared and found."""
         reason = _reason(error)
         nameless = reason.startswith("Pydantic serializer warnings")
-        return f"{_type_name(self._annotation)} was expected and {_name(value)} found" if nameless else reason
+        return f"{_type_name(self.annotation)} was expected and {_name(value)} found" if nameless else reason
 
     def _refused(self, value: object, reason: str) -> NotKept:
-        remedy = _remedy(value, reason, self._annotation)
+        remedy = _remedy(value, reason, self.annotation)
         if self._what in _NOT_RETURNED and remedy.startswith("Annotate"):
-            remedy = f"Give what was declared: {_type_name(self._annotation)}"
+            remedy = f"Give what was declared: {_type_name(self.annotation)}"
         return NotKept(self._what, reason, remedy)
 
 
@@ -186,7 +186,7 @@ def _adapter(annotation: object, what: str) -> TypeAdapter[list[Any]]:
 
 def _immutable_types(annotation: object) -> frozenset[object]:
     """The types that come back as they are, by the annotation alone."""
-    if annotation in _UNTYPED:
+    if annotation in UNTYPED:
         return _IMMUTABLE
     members = typing.get_args(annotation) if _is_union(annotation) else (type(None) if annotation is None else annotation,)
     return frozenset(members) if all(any(member is kind for kind in _IMMUTABLE) for member in members) else frozenset()
@@ -314,6 +314,8 @@ def _fields(annotation: object) -> list[tuple[str, object]]:
 def _type_name(annotation: object) -> str:
     if isinstance(annotation, str | typing.ForwardRef):
         return annotation if isinstance(annotation, str) else annotation.__forward_arg__
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _type_name(typing.get_args(annotation)[0])
     plain = isinstance(annotation, type) and not typing.get_args(annotation)
     return "None" if annotation in (None, type(None)) else annotation.__qualname__ if plain else str(annotation)  # type: ignore[attr-defined]
 

@@ -14,6 +14,7 @@ from holdfast import _landing
 from holdfast._facts import Fact, fact
 from holdfast._failpoints import reach
 from holdfast._ids import jitter
+from holdfast.codec.answers import wants_of_result
 from holdfast.codec.failures import failure, told
 from holdfast.errors import InDoubt, NotKept
 from holdfast.life.commands import Commit, Invoke, Life, Pause, Turn, WaitForPerson
@@ -243,6 +244,8 @@ def _ask(call: Call, doubt: Uncertain, why: str) -> Life[Move]:
     reason = doubt.reason if not why or why in doubt.reason else f"{doubt.reason}; {why}"
     if not doubt.asked:
         yield Commit([opened(call, reason, "ask", not_begun=doubt.number == 0).but(same_as=doubt.same_as)])
+    elif (put := call.run.journal.histories[call.step_id].doubt) is not None and put.wants != _wants(call):
+        yield Commit([put.but(wants=_wants(call))])  # the code returns something else by now
     while True:
         yield WaitForPerson(call.step_id)
         settled = call.run.journal.histories[call.step_id].settled
@@ -275,7 +278,14 @@ def _policy(call: Call) -> Retry:
 def opened(call: Call, reason: str, action: str, *, not_begun: bool = False, delay_s: float = 0.0) -> rec.DoubtOpened:
     """The record of a doubt; a call that has not begun has no other record that tells its arguments and key."""
     told = {**call.kept_arguments(), "key": call.key} if not_begun else {}
+    if action in ("ask", "fail"):
+        told["wants"] = _wants(call)
     return rec.DoubtOpened(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, reason=reason, action=action,
         delay_ms=round(delay_s * 1000), **told,
     )  # fmt: skip
+
+
+def _wants(call: Call) -> rec.Json:
+    """What a person must give who knows the result."""
+    return wants_of_result(call.spec.codec().annotation)

@@ -55,11 +55,25 @@ def sent(journal: Journal, step_id: str) -> str:
 
 
 def made(journal: Journal, step_id: str) -> str:
-    """The result of the same call on a path that was given up, as a word of a command."""
+    """The result of the same call on a path that was given up, as a word of a command; a blank where there is none."""
     history = journal.histories[step_id]
     same = named(journal.superseded, history.doubt.same_as if history.doubt else "", history.fingerprint)
     value = result_of(same[1]) if same else None
-    return shlex.quote(value.decode("utf-8", "replace")) if value is not None else "RESULT"
+    if value is not None:
+        return shlex.quote(value.decode("utf-8", "replace"))
+    return _blank(history.doubt.wants) if history.doubt else "RESULT"
+
+
+def _blank(wants: dict[str, Any]) -> str:
+    """Where the result goes in a command, in the form that it must have there."""
+    match wants:
+        case {"kind": "text"}:
+            return """'"TEXT"'"""
+        case {"kind": "integer" | "number"}:
+            return "NUMBER"
+        case {"schema": {"type": "null"}}:
+            return "null"
+    return "RESULT"
 
 
 def settling(run_id: str, step_id: str, result: str = "RESULT") -> list[str]:

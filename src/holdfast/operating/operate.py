@@ -65,6 +65,7 @@ def resolve(engine: Engine, run_id: str, step_id: str, *, landed: object, not_la
 
     def still_open(journal: Journal, *, owned: bool) -> None:
         _refuse_settled(journal, step_id, owned=owned, result=not not_landed)
+        _refuse_unfit(journal, step_id, value)
         _refuse_second_word(engine, run_id, step_id)
         earlier[:] = [key for key in sent_keys(journal, step_id) if not_landed and key != journal.histories[step_id].key]
 
@@ -91,6 +92,14 @@ def _refuse_settled(journal: Journal, step_id: str, *, owned: bool, result: bool
         return
     if not history.open_doubt(journal.head.epoch if owned else journal.head.epoch + 1):
         raise Refusal(f"step {step_id} of run {run_id!r} is not in doubt{_settled_by(history.settled)}; nothing was changed")
+
+
+def _refuse_unfit(journal: Journal, step_id: str, value: str | None) -> None:
+    """A result that is plainly not what the effect returns, as far as the doubt says what that is."""
+    doubt = journal.histories[step_id].doubt
+    problem = misfit(doubt.wants, json.loads(value)) if value is not None and doubt is not None and doubt.wants else ""
+    if problem:
+        raise Refusal(f"{problem}; nothing was changed")
 
 
 def _word_heard(engine: Engine, run_id: str, record: rec.DoubtSettled, letter_id: int) -> str:

@@ -514,6 +514,7 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row], fleet: Fleet) -> lis
             kind="doubt", run_id=head.run_id, step_id=step_id, since_us=found.started_us or head.updated_us, key=sent(journal, step_id),
             what=f"did {shown_call(found.name, found.args)} happen? {found.doubt.reason if found.doubt else _left(head)}".strip(),
             commands=[*settling(head.run_id, step_id, made(journal, step_id)), *_besides(engine, journal, fleet)], call=call, tags=tags,
+            wants=shown(found.doubt.wants) if found.doubt and found.doubt.wants else "",
         )
         for step_id, found in _doubts(engine, journal)
     ]  # fmt: skip

@@ -312,7 +312,7 @@ class DoubtOpened(Record):
     """It is not known whether an effect happened; `action` is what in_doubt says, or why it became "ask".
 
     `lost` where only records that a repair moved aside told of it, or could have; `delay_ms` before it is run again; `same_as` is the step
-    at which the same call was made, on a path that was given up.
+    at which the same call was made, on a path that was given up. `wants` says what a result must look like that a person gives.
     """
 
     kind = "doubt.opened"
@@ -325,6 +325,7 @@ class DoubtOpened(Record):
     key: str = ""
     args_sha: str = ""
     same_as: str = ""
+    wants: Json = field(default_factory=dict)
 
 
 @fact(kw_only=True)

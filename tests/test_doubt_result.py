@@ -1,0 +1,170 @@
+"""What a person says that an effect returned is looked at when it is said: the doubt tells what it must be, without the code."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import pytest
+from pydantic import BaseModel
+
+import holdfast as hf
+from agents_for_tests.sites import WatchedMemory
+from holdfast.errors import Refusal
+from holdfast.records.chain import record_of
+
+
+class Receipt(BaseModel):
+    id: str
+    cents: int
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclass
+class Spot:
+    x: int
+
+
+@pytest.fixture
+def store() -> WatchedMemory:
+    return WatchedMemory()
+
+
+@pytest.fixture
+def app(store: WatchedMemory) -> Iterator[hf.Holdfast]:
+    with hf.Holdfast(store) as opened:
+        yield opened
+
+
+def paying(returns: Any) -> Any:
+    """An agent whose one effect leaves in doubt whether it happened."""
+
+    @hf.effect(in_doubt="ask", returns=returns)
+    async def pay() -> Any:
+        raise TimeoutError("no answer")
+
+    @hf.agent
+    async def payer() -> str:
+        return repr(await pay())
+
+    return payer
+
+
+def in_doubt(app: hf.Holdfast, returns: Any) -> Any:
+    agent = paying(returns)
+    with pytest.raises(hf.RunWaiting):
+        app.run(agent, run_id="r", wait=False)
+    return agent
+
+
+UNFIT = [
+    (int, "x", "'\"x\" is not what is asked for: integer'"),
+    (int, True, "'true is not what is asked for: integer'"),
+    (str, 5, "'5 is not what is asked for: text'"),
+    (bool, "yes", "'\"yes\" is not what is asked for: yes or no'"),
+    (Literal["a", "b"], "c", "'\"c\" is not what is asked for: \"a\" | \"b\"'"),
+    (Colour, "blue", "'\"blue\" is not what is asked for: \"red\"'"),
+    (Receipt, {"id": "r-9"}, "has no 'cents'; Receipt has the fields id, cents"),
+    (Receipt, {"id": 9, "cents": 5}, "'id' must be of type string, not 9"),
+    (Receipt, "r-9", "is not an object with id, cents"),
+    (Spot, {}, "has no 'x'"),
+    (list[int], 5, "5 is not a list"),
+    (type(None), "ok", "'\"ok\" is not null"),
+]
+
+
+@pytest.mark.parametrize(("returns", "said", "why"), UNFIT)
+def test_a_result_that_is_plainly_another_one_is_refused_at_once(app: hf.Holdfast, returns: Any, said: Any, why: str) -> None:
+    in_doubt(app, returns)
+    before = app.store.load("r")
+    with pytest.raises(Refusal) as refused:
+        app.resolve("r", "1", landed=said, by="ann")
+    assert why.strip("'") in str(refused.value)
+    assert "nothing was changed" in str(refused.value)
+    assert app.store.load("r") == before
+
+
+FIT = [
+    (int, 5, "5"),
+    (float, 5, "5.0"),
+    (str, "r-9", "'r-9'"),
+    (bool, False, "False"),
+    (Literal["a", "b"], "b", "'b'"),
+    (Colour, "red", "<Colour.RED: 'red'>"),
+    (Receipt, {"id": "r-9", "cents": 5}, "Receipt(id='r-9', cents=5)"),
+    (Receipt, Receipt(id="r-9", cents=5), "Receipt(id='r-9', cents=5)"),
+    (Spot, {"x": 1}, "Spot(x=1)"),
+    (datetime, "2026-01-02T03:04:05", "datetime.datetime(2026, 1, 2, 3, 4, 5)"),
+    (int | None, None, "None"),
+    (tuple[int, str], [1, "a"], "(1, 'a')"),
+    (type(None), None, "None"),
+    (Any, {"any": [1, None]}, "{'any': [1, None]}"),
+]
+
+
+@pytest.mark.parametrize(("returns", "said", "result"), FIT)
+def test_a_result_that_fits_is_taken(app: hf.Holdfast, returns: Any, said: Any, result: str) -> None:
+    agent = in_doubt(app, returns)
+    app.resolve("r", "1", landed=said, by="ann")
+    assert app.run(agent, run_id="r", wait=False) == result
+
+
+BLANKS = [(str, "'\"TEXT\"'"), (int, "NUMBER"), (float, "NUMBER"), (type(None), "null"), (Receipt, "RESULT"), (Any, "RESULT")]
+
+
+@pytest.mark.parametrize(("returns", "blank"), BLANKS)
+def test_the_command_to_paste_has_a_blank_of_the_right_form(app: hf.Holdfast, returns: Any, blank: str) -> None:
+    in_doubt(app, returns)
+    (item,) = app.inbox()
+    assert item.commands[0] == f"holdfast resolve r 1 --landed {blank}"
+
+
+def test_the_inbox_tells_what_the_result_must_be(app: hf.Holdfast) -> None:
+    in_doubt(app, Receipt)
+    assert app.inbox()[0].wants == "JSON: Receipt with id, cents"
+
+
+def test_who_gives_up_tells_it_as_well(app: hf.Holdfast) -> None:
+    @hf.effect(in_doubt="fail")
+    async def pay() -> int:
+        raise TimeoutError("no answer")
+
+    @hf.agent
+    async def payer() -> int:
+        return await pay()
+
+    with pytest.raises(hf.InDoubt):
+        app.run(payer, run_id="r")
+    with pytest.raises(Refusal, match="integer"):
+        app.resolve("r", "1", landed="many", by="ann")
+
+
+def test_code_that_returns_something_else_by_now_puts_the_doubt_anew(app: hf.Holdfast) -> None:
+    in_doubt(app, int)
+    with pytest.raises(hf.RunWaiting):
+        app.run(paying(Receipt), run_id="r", wait=False)
+    with pytest.raises(Refusal, match="is not an object with id, cents"):
+        app.resolve("r", "1", landed=5, by="ann")
+    app.resolve("r", "1", landed={"id": "r-9", "cents": 5}, by="ann")
+    assert app.run(paying(Receipt), run_id="r", wait=False) == "Receipt(id='r-9', cents=5)"
+
+
+def test_code_that_returns_the_same_does_not(app: hf.Holdfast) -> None:
+    for _ in range(3):
+        in_doubt(app, Receipt)
+    _, rows = app.store.load("r") or pytest.fail("it is there")
+    assert [record_of(row).kind for row in rows].count("doubt.opened") == 1
+
+
+def test_where_nobody_looks_it_is_asked_for_again(app: hf.Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.operating.operate.misfit", lambda wants, value: "")
+    agent = in_doubt(app, int)
+    app.resolve("r", "1", landed="x", by="ann")
+    with pytest.raises(hf.RunWaiting):
+        app.run(agent, run_id="r", wait=False)
