@@ -17,7 +17,7 @@ import holdfast as hf
 from agents_for_tests.sites import StillClock
 from crashing import LEASE_S, lines, loaded, records
 from holdfast.errors import Refusal
-from holdfast.operating import operate
+from holdfast.operating import telling, words
 from holdfast.records import kinds as rec
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
@@ -79,11 +79,11 @@ def test_of_answers_at_the_same_moment_one_counts_and_the_others_are_refused_nam
 
 def test_without_waiting_for_the_owner_all_of_them_are_told_that_they_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The check above notices an engine that does not look what became of a letter."""
-    monkeypatch.setattr(operate, "_heard", lambda *_: operate.EXECUTES)
+    monkeypatch.setattr(words, "_heard", lambda *_: telling.EXECUTES)
     people = Together(tmp_path / "runs.db", 2)
     with people as said, hf.Holdfast(tmp_path / "runs.db", on_ask=people.begin) as app:
         app.run(asks, run_id="r", park_after="60s")
-    assert said == [operate.EXECUTES] * 2
+    assert said == [telling.EXECUTES] * 2
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def own(app: hf.Holdfast, owner: str) -> None:
 def test_an_answer_whose_owner_dies_is_kept_for_the_next_and_is_the_first(
     silent: hf.Holdfast, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operate, "LOOKS", 2)
+    monkeypatch.setattr(telling, "LOOKS", 2)
     assert silent.answer("r", "1", "red", by="ann") == "the answer is kept, and the run reads it when it goes on"
     with pytest.raises(Refusal, match='was answered by ann: "red"; nothing was changed'):
         silent.answer("r", "1", "blue", by="bob")

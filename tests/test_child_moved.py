@@ -135,11 +135,11 @@ def test_a_parent_that_looks_while_a_child_is_cancelled_is_told_again(monkeypatc
 def test_without_the_letter_nobody_finds_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     parked(store)
-    monkeypatch.setattr("holdfast.operating.operate.tell_parent", lambda *_, **__: None)
+    monkeypatch.setattr("holdfast.operating.telling.tell_parent", lambda *_, **__: None)
     with hf.Holdfast(store, lease=LEASE_S) as app:
         app.cancel("r.1")
     assert ready(store) == []
-    monkeypatch.setattr("holdfast.operating.operate.tell_parent", letters_room.tell_parent)
+    monkeypatch.setattr("holdfast.operating.telling.tell_parent", letters_room.tell_parent)
     parked(other := MemoryStore())
     with hf.Holdfast(other, lease=LEASE_S) as app:
         app.cancel("r.1")

@@ -163,7 +163,7 @@ def test_code_that_returns_the_same_does_not(app: hf.Holdfast) -> None:
 
 
 def test_where_nobody_looks_it_is_asked_for_again(app: hf.Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.operating.operate.misfit", lambda wants, value: "")
+    monkeypatch.setattr("holdfast.operating.words.misfit", lambda wants, value: "")
     agent = in_doubt(app, int)
     app.resolve("r", "1", landed="x", by="ann")
     with pytest.raises(hf.RunWaiting):

@@ -20,7 +20,7 @@ from agents_for_tests.buyer import charging
 from agents_for_tests.sites import WatchedMemory, eventually
 from holdfast.errors import StoreError
 from holdfast.life import doubt
-from holdfast.operating import operate
+from holdfast.operating import telling
 from holdfast.running import runner
 from holdfast.store import Append, Stale
 from holdfast.stores.memory import MemoryStore
@@ -143,7 +143,7 @@ def test_without_the_wait_for_a_silent_owner_it_charges_a_second_time(
 
 def test_without_a_record_of_the_silence_it_charges_a_second_time(monkeypatch: pytest.MonkeyPatch, action: str, takeover: str) -> None:
     """The negative control of what is remembered: whoever takes the run next knows of the silence from the journal alone."""
-    for module in (runner, operate):
+    for module in (runner, telling):
         monkeypatch.setattr(module, "silent", lambda engine, head: False)
     assert charges_of_a_frozen_owner(action, takeover) == ["o-1", "o-1"]
 

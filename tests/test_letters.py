@@ -1,4 +1,4 @@
-"""Operators (`operate`) never write an owned run's journal: they post a letter, and the owner records what it took, exactly once."""
+"""Operators (`telling`) never write an owned run's journal: they post a letter, and the owner records what it took, exactly once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 import holdfast as hf
 from agents_for_tests.sites import eventually
 from holdfast.errors import Refusal
-from holdfast.operating import operate
+from holdfast.operating import telling
 from holdfast.running.runner import moved, resting
 
 
@@ -101,7 +101,7 @@ def test_an_operator_who_writes_an_owned_run_takes_it_from_its_owner(
     app: hf.Holdfast, operator: hf.Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control: without a letter the owner is shut out in the middle of its steps."""
-    monkeypatch.setattr(operate, "_is_owned", lambda engine, head: False)
+    monkeypatch.setattr(telling, "is_owned", lambda engine, head: False)
     ended, claims = word_about_an_owned_run(app, operator)
     assert isinstance(ended, hf.LeaseLost)
     assert claims == ["run.started", "run.resumed"]

@@ -11,7 +11,7 @@ import holdfast as hf
 from agents_for_tests.sites import StillClock
 from crashing import LEASE_S, loaded
 from holdfast.errors import Refusal
-from holdfast.operating import operate
+from holdfast.operating import telling, words
 from holdfast.records import kinds as rec
 from holdfast.records.journal import Journal
 from holdfast.stores.memory import MemoryStore
@@ -51,7 +51,7 @@ def silent(store: MemoryStore) -> Iterator[hf.Holdfast]:
 def test_a_word_whose_owner_dies_is_kept_for_the_next_and_is_the_first(
     silent: hf.Holdfast, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operate, "LOOKS", 2)
+    monkeypatch.setattr(telling, "LOOKS", 2)
     assert silent.resolve("r", "1", landed="seen", by="ann") == "the word is kept, and the run reads it when it goes on"
     with pytest.raises(Refusal, match=r"step 1 of run 'r' is settled: ann said landed, which the run has yet to read; nothing was changed"):
         silent.resolve("r", "1", not_landed=True, by="bob")
@@ -64,7 +64,7 @@ def test_without_a_look_at_the_first_word_the_effect_is_done_again(
     silent: hf.Holdfast, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The negative control: two words that say the opposite, and nobody is told."""
-    monkeypatch.setattr(operate, "_refuse_second_word", lambda *_, **__: None)
+    monkeypatch.setattr(words, "_refuse_second_word", lambda *_, **__: None)
     with pytest.raises(pytest.fail.Exception):
         test_a_word_whose_owner_dies_is_kept_for_the_next_and_is_the_first(silent, store, monkeypatch)
 

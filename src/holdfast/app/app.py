@@ -280,9 +280,10 @@ class Holdfast(Transferring, Working):
 
     def repair(self, run_id: str, *, dry_run: bool, by: str | None = None, reason: str = "") -> Mending:
         """Put a damaged run back to its last good record, moving the rest aside; with dry_run=True only say what that would do."""
-        from holdfast.operating import operate, repair
+        from holdfast.operating import repair
+        from holdfast.operating.telling import somebody
 
-        return repair.repair(self.engine, run_id, dry_run=dry_run, by=by or operate.somebody(), reason=reason)
+        return repair.repair(self.engine, run_id, dry_run=dry_run, by=by or somebody(), reason=reason)
 
     def prune(
         self,
@@ -300,11 +301,12 @@ class Holdfast(Transferring, Working):
 
         What has not ended stays, and goes on as before. With compact=True the store gives its free room back, which may take long.
         """
-        from holdfast.operating import operate, pruning
+        from holdfast.operating import pruning
+        from holdfast.operating.telling import somebody
 
         statuses = (status,) if isinstance(status, str) else tuple(status)
         ordered = pruning.Ordered(
-            retention=retention, by=by or operate.somebody(), reason=reason, dry_run=dry_run, statuses=statuses, agent=agent,
+            retention=retention, by=by or somebody(), reason=reason, dry_run=dry_run, statuses=statuses, agent=agent,
             tags=checked_tags(tags),
         )  # fmt: skip
         return pruning.prune(self.engine, ordered, compact=compact)
@@ -320,10 +322,11 @@ class Holdfast(Transferring, Working):
         reason: str = "",
     ) -> str:
         """Say what is true of a doubt: it landed, with this result, or it did not."""
-        from holdfast.operating import operate
+        from holdfast.operating import words
+        from holdfast.operating.telling import somebody
 
-        who = by or operate.somebody()
-        return operate.resolve(self.engine, run_id, str(step_id), landed=landed, not_landed=not_landed, by=who, reason=reason)
+        who = by or somebody()
+        return words.resolve(self.engine, run_id, str(step_id), landed=landed, not_landed=not_landed, by=who, reason=reason)
 
     def answer(
         self,
@@ -341,26 +344,29 @@ class Holdfast(Transferring, Working):
 
         With `about`, the `about` of what `inbox` gave: refused where the run asks something else by now.
         """
-        from holdfast.operating import operate
+        from holdfast.operating import words
+        from holdfast.operating.telling import somebody
 
         if not isinstance(about, int):
             raise Misuse(f"about={about!r:.80} must be the number that `inbox` gave; nothing was changed")
         if sum((value is not ..., yes is not None, typed is not None)) != 1:
             raise Misuse("answer takes one of value, yes= and typed=; nothing was changed")
-        given = operate.Given(typed, typed=True) if typed is not None else operate.Given(yes if yes is not None else value)
-        return operate.answer(self.engine, run_id, str(ask_id), given=given, by=by or operate.somebody(), reason=reason, about=about)
+        given = words.Given(typed, typed=True) if typed is not None else words.Given(yes if yes is not None else value)
+        return words.answer(self.engine, run_id, str(ask_id), given=given, by=by or somebody(), reason=reason, about=about)
 
     def send(self, run_id: str, name: str, value: object = None, *, key: str = "", by: str | None = None) -> str:
         """Leave a message for a run; its code takes it with `hf.receive`, once, now or later. The same `key` again is the same message."""
-        from holdfast.operating import operate
+        from holdfast.operating import words
+        from holdfast.operating.telling import somebody
 
-        return operate.send(self.engine, run_id, name, value, by=by or operate.somebody(), key=key)
+        return words.send(self.engine, run_id, name, value, by=by or somebody(), key=key)
 
     def cancel(self, run_id: str, *, undo: bool = False, by: str | None = None, reason: str = "") -> str:
         """Close a run for good; one that executes elsewhere is told to stop. With undo=True whoever has its code undoes what it did."""
         from holdfast.operating import operate
+        from holdfast.operating.telling import somebody
 
-        return (operate.undo if undo else operate.cancel)(self.engine, run_id, by=by or operate.somebody(), reason=reason)
+        return (operate.undo if undo else operate.cancel)(self.engine, run_id, by=by or somebody(), reason=reason)
 
     def resume(self, run_id: str, *, budget: Budget | None = None, by: str | None = None, reason: str = "") -> str:
         """Mark a failed, blocked or waiting run as ready for whoever runs its agent next.
@@ -368,8 +374,9 @@ class Holdfast(Transferring, Working):
         The limits of `budget` take the place of the code's from now on, also of a run that executes; a question about a limit is settled.
         """
         from holdfast.operating import operate
+        from holdfast.operating.telling import somebody
 
-        who = by or operate.somebody()
+        who = by or somebody()
         if budget is not None:
             return operate.allow(self.engine, run_id, budget, by=who, reason=reason)
         return operate.resume(self.engine, run_id, by=who, reason=reason)
@@ -377,8 +384,9 @@ class Holdfast(Transferring, Working):
     def accept(self, run_id: str, *, by: str | None = None, reason: str = "") -> str:
         """Let a run go on with changed code that blocks it, or with a model that changed; effects that happened are not done again."""
         from holdfast.operating import operate
+        from holdfast.operating.telling import somebody
 
-        return operate.accept(self.engine, run_id, by=by or operate.somebody(), reason=reason)
+        return operate.accept(self.engine, run_id, by=by or somebody(), reason=reason)
 
     def edit(
         self,
@@ -395,9 +403,10 @@ class Holdfast(Transferring, Working):
 
         `fits` is the decorated step, or the type, that the value is checked by; without it, it must be of the kind that it was.
         """
-        from holdfast.operating import operate, timetravel
+        from holdfast.operating import timetravel
+        from holdfast.operating.telling import somebody
 
-        said = timetravel.word(by or operate.somebody(), reason, effects)
+        said = timetravel.word(by or somebody(), reason, effects)
         return timetravel.edit(self.engine, run_id, str(step), value, said=said, fits=fits)
 
     def edit_state(
@@ -412,9 +421,10 @@ class Holdfast(Transferring, Working):
         reason: str = "",
     ) -> str:
         """Give a state object another value at a step, and have the run go on from there; `name` where there are several."""
-        from holdfast.operating import operate, timetravel
+        from holdfast.operating import timetravel
+        from holdfast.operating.telling import somebody
 
-        said = timetravel.word(by or operate.somebody(), reason, effects)
+        said = timetravel.word(by or somebody(), reason, effects)
         return timetravel.edit_state(self.engine, run_id, value, at=str(at), name=name, said=said)
 
     def fork(
@@ -429,11 +439,12 @@ class Holdfast(Transferring, Working):
         reason: str = "",
     ) -> str:
         """Make another run that goes on from a step of this one, and give its id; it knows which effects happened after that step."""
-        from holdfast.operating import operate, timetravel
+        from holdfast.operating import timetravel
+        from holdfast.operating.telling import somebody
 
         if edits is not None and not isinstance(edits, Mapping):
             raise Misuse(f"edits={edits!r:.80} must be a dict of steps and values; nothing was changed")
-        said = timetravel.word(by or operate.somebody(), reason, effects)
+        said = timetravel.word(by or somebody(), reason, effects)
         given = {str(name): each for name, each in (edits or {}).items()}
         return timetravel.fork(self.engine, run_id, at=str(at), edits=given, new_id=new_id, said=said).run_id
 

@@ -114,7 +114,7 @@ class Terminal:
         return f"holdfast answer {named(run_id, ask_id)} ANSWER{by}{_store_option(self._engine.store.url)}"
 
     def _answer(self, run_id: str, ask_id: str, about: int, typed: str) -> None:
-        from holdfast.operating.operate import Given, answer
+        from holdfast.operating.words import Given, answer
 
         try:
             answer(self._engine, run_id, ask_id, given=Given(typed, typed=True), by=_me(), reason="", about=about)
@@ -129,7 +129,7 @@ class Terminal:
 
 def _me() -> str:
     """Who sits at the terminal."""
-    from holdfast.operating.operate import somebody
+    from holdfast.operating.telling import somebody
 
     return somebody()
 

@@ -45,10 +45,10 @@ class Transferring:
         would be moved, or what hinders it.
         """
         from holdfast.moving import moving
-        from holdfast.operating import operate
+        from holdfast.operating.telling import somebody
         from holdfast.stores.planning import PlannedStore
 
-        who = by or operate.somebody()
+        who = by or somebody()
         if back == (to is not None) or (back and dry_run):
             raise Misuse("move takes one of to=, which dry_run=True goes with, and back=True; nothing was changed")
         if to is None:
@@ -79,9 +79,9 @@ class Transferring:
         source did; the source is not changed. An archive is read into `to`, or into this store.
         """
         from holdfast.moving import copying
-        from holdfast.operating import operate
+        from holdfast.operating.telling import somebody
 
-        ordered = copying.Ordered(copying.word(by or operate.somebody(), reason), new_id, dry_run)
+        ordered = copying.Ordered(copying.word(by or somebody(), reason), new_id, dry_run)
         if copying.is_archive(what):
             with self.beside(to, make=not dry_run) if to is not None else _itself(self) as target:
                 return copying.read_back(target.engine, Path(what), ordered, self.watch)

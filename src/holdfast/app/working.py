@@ -93,8 +93,9 @@ class Working:
     def pause(self, run_id: str, *, now: bool = False, by: str | None = None, reason: str = "") -> str:
         """Let nobody go on with a run until it is resumed; one that executes stops before its next step, with now=True at once."""
         from holdfast.operating import operate
+        from holdfast.operating.telling import somebody
 
-        return operate.pause(self.engine, run_id, now=now, by=by or operate.somebody(), reason=reason)
+        return operate.pause(self.engine, run_id, now=now, by=by or somebody(), reason=reason)
 
     def pause_queue(self, queue: str, *, now: bool = False, by: str | None = None, reason: str = "") -> str:
         """Let no worker go on with runs of a queue until `resume_queue`.
@@ -102,9 +103,10 @@ class Working:
         Workers see it within a second. What they execute they let go of before its next step, with now=True at once, which leaves a doubt
         where an effect is broken off. It changes no run beyond that, and concerns no program that executes its runs itself.
         """
-        from holdfast.operating import holding, operate
+        from holdfast.operating import holding
+        from holdfast.operating.telling import somebody
 
-        return holding.pause(self.engine, queue, now=now, by=by or operate.somebody(), reason=reason)
+        return holding.pause(self.engine, queue, now=now, by=by or somebody(), reason=reason)
 
     def resume_queue(self, queue: str) -> str:
         """Let runs of a queue go on that `pause_queue` held back; those that were paused one by one stay so."""
@@ -114,9 +116,10 @@ class Working:
 
     def pause_fleet(self, *, now: bool = False, by: str | None = None, reason: str = "") -> str:
         """The same as `pause_queue`, for all queues; those that were paused by themselves stay so when the fleet goes on."""
-        from holdfast.operating import holding, operate
+        from holdfast.operating import holding
+        from holdfast.operating.telling import somebody
 
-        return holding.pause(self.engine, None, now=now, by=by or operate.somebody(), reason=reason)
+        return holding.pause(self.engine, None, now=now, by=by or somebody(), reason=reason)
 
     def resume_fleet(self) -> str:
         """Let go on what `pause_fleet` held back."""

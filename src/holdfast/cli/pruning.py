@@ -27,7 +27,8 @@ from holdfast.cli.page import Cell, Column, Facts, Line, Page, Table
 from holdfast.cli.screen import Screen, is_terminal
 from holdfast.cli.wording import count
 from holdfast.errors import Misuse, Refusal
-from holdfast.operating import operate, pruning
+from holdfast.operating import pruning
+from holdfast.operating.telling import somebody
 from holdfast.store import Head
 
 ASKED = 10
@@ -74,7 +75,7 @@ def prune(
     statuses, tags, screen = read_statuses(status or ()), read_tags(tag or ()), Screen(store, as_json)
     with opened(store) as holdfast:
         ordered = pruning.Ordered(
-            retention=retention, by=by or operate.somebody(), reason=reason, dry_run=dry_run, statuses=statuses, agent=agent, tags=tags,
+            retention=retention, by=by or somebody(), reason=reason, dry_run=dry_run, statuses=statuses, agent=agent, tags=tags,
         )  # fmt: skip
         plan, before = pruning.planned(holdfast.engine, ordered), pruning.able(holdfast.store).room()
         if not dry_run and not yes and not as_json and is_terminal(sys.stdin) and is_terminal(sys.stdout):

@@ -23,7 +23,7 @@ from holdfast.cli.screen import Screen
 from holdfast.errors import Refusal
 from holdfast.moving import adopting
 from holdfast.operating import timetravel
-from holdfast.operating.operate import somebody
+from holdfast.operating.telling import somebody
 from holdfast.verbs.decorators import Step
 
 FORK_EXAMPLES = examples(

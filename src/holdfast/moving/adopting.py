@@ -17,7 +17,7 @@ from holdfast._failpoints import reach
 from holdfast._ids import checked_run_id
 from holdfast.errors import Refusal
 from holdfast.large.packing import MARK
-from holdfast.operating.operate import ready
+from holdfast.operating.telling import ready
 from holdfast.operating.timetravel import Word, _state_edit, _step_edit, edit, edit_state, point
 from holdfast.operating.views import loaded
 from holdfast.records import kinds as rec

@@ -26,7 +26,7 @@ from holdfast._failpoints import reach
 from holdfast._ids import checked_text
 from holdfast.errors import Refusal, RunMoved, RunPruned, StoreError
 from holdfast.moving.parcels import Watch, carried, is_same, needed, put_in_place
-from holdfast.operating.operate import MAX_TRIES
+from holdfast.operating.telling import MAX_TRIES
 from holdfast.operating.views import loaded
 from holdfast.records import kinds as rec
 from holdfast.records.away import refuse_away

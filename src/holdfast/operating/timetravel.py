@@ -19,7 +19,7 @@ from holdfast._failpoints import reach
 from holdfast._ids import checked_run_id, checked_text, new_origin
 from holdfast.codec.values import codec_for
 from holdfast.errors import Damaged, NotKept, Refusal
-from holdfast.operating.operate import MAX_TRIES, _claimed, _encoded, _is_owned, _resumed, ready
+from holdfast.operating.telling import MAX_TRIES, as_json, claimed, is_owned, ready, taken_up
 from holdfast.operating.views import loaded
 from holdfast.records import kinds as rec
 from holdfast.records.away import refuse_away
@@ -75,7 +75,7 @@ def word(by: str, reason: str, effects: str) -> Word:
 
 def edit(engine: Engine, run_id: str, step_id: str, value: object, *, said: Word, fits: object = None) -> str:
     """Give a step another result and go on from there; gives what happens next, in words."""
-    data = _encoded(value).encode()
+    data = as_json(value).encode()
 
     def edited(journal: Journal) -> rec.StepEdited:
         return _step_edit(journal, step_id, data, said, fits=fits)
@@ -85,7 +85,7 @@ def edit(engine: Engine, run_id: str, step_id: str, value: object, *, said: Word
 
 def edit_state(engine: Engine, run_id: str, value: object, *, at: str, name: str, said: Word) -> str:
     """Give a state object another value at a step and go on from there; gives what happens next, in words."""
-    data = _encoded(value).encode()
+    data = as_json(value).encode()
 
     def edited(journal: Journal) -> rec.StateEdited:
         return _state_edit(journal, _state_named(journal, name), data, said, at=at)
@@ -118,7 +118,7 @@ def fork(
     journal = Journal.load(head, rows)
     after = point(journal, at)
     _refuse_unsettled(engine, journal, at, after)
-    data = {checked_text(str(name), "step"): _encoded(value).encode() for name, value in edits.items()}
+    data = {checked_text(str(name), "step"): as_json(value).encode() for name, value in edits.items()}
     corrections = [_correction(journal, name, value, said, at=at, after=after, fits=fits) for name, value in data.items()]
     if new_id is not None:
         refuse_pruned(engine, new_id)
@@ -197,8 +197,8 @@ def _in_place(engine: Engine, run_id: str, edited: Any) -> str:
         if doubts:
             raise Refusal(f"step {doubts[0]} of run {run_id!r} is in doubt: settle it first; nothing was changed")
         reach("edit.before")
-        resumed = [] if head.status == "paused" else [_resumed(engine, journal, f"edit by {record.by}")]
-        if _claimed(engine, journal, [*resumed, record]):
+        resumed = [] if head.status == "paused" else [taken_up(engine, journal, f"edit by {record.by}")]
+        if claimed(engine, journal, [*resumed, record]):
             reach("edit.after")
             known = [*_given_up_before(journal), *given_up]
             return f"{_superseded(known, record)}{ready(engine, run_id)}"
@@ -242,7 +242,7 @@ def _refuse_unfit_status(engine: Engine, journal: Journal) -> None:
         raise Refusal(f"run {head.run_id!r} is {head.status} and stays so; nothing was changed. Branch it: holdfast fork {head.run_id}")
     if journal.undoing is not None:
         raise Refusal(f"run {head.run_id!r} is being undone; nothing was changed. Branch it: holdfast fork {head.run_id}")
-    if _is_owned(engine, head):
+    if is_owned(engine, head):
         running = [step_id for step_id, found in journal.histories.items() if found.effect and found.outcome is None]
         what = f"the effect at step {running[0]} runs" if running else "it executes"
         remedy = "Wait until it waits or ends, stop that process, or branch it: holdfast fork"
@@ -354,7 +354,7 @@ def _refuse_unsettled(engine: Engine, journal: Journal, at: str, after: int) -> 
             raise Refusal(f"child run {found.child!r} of step {step_id} was undone; nothing was changed. Fork at a step before it")
         if found.first_seq > after or not found.effect:
             continue
-        if (found.outcome is None and _is_owned(engine, journal.head)) or found.open_doubt(ANY_EPOCH):
+        if (found.outcome is None and is_owned(engine, journal.head)) or found.open_doubt(ANY_EPOCH):
             remedy = "Settle it, or fork at a step before it"
             raise Refusal(f"the effect at step {step_id} of run {run_id!r} is not settled; nothing was changed. {remedy}")
         if f"{UNDO}{step_id}" in journal.histories:
