@@ -15,7 +15,7 @@ from itertools import chain
 from holdfast.errors import Damaged, LeaseLost, Stopped
 from holdfast.fleet.deaths import TAKEN_OVER
 from holdfast.fleet.waking import Spoken, due
-from holdfast.operating.family import MAX_DEPTH, parent_of
+from holdfast.operating.family import above
 from holdfast.records import kinds as rec
 from holdfast.records.fitting import is_held_up, is_misfit, is_stopped_by, tries
 from holdfast.records.journal import Journal
@@ -279,12 +279,9 @@ class Callers:
 
 def _topmost(engine: Engine, head: Head, callers: Callers) -> Head | None:
     """The run that must be taken for this one to go on; None where somebody has it already, or it does not go on for this one."""
-    for _ in range(MAX_DEPTH):
-        parent = parent_of(head)
-        above = engine.store.head(parent) if parent else None
-        if above is None or above.status in ("done", "cancelled"):
-            return head
-        if not callers.goes_on(above, head) or (above.owner is not None and engine.observer.life_of(above.owner) == "alive"):
+    inside = head
+    for each in above(engine.store, head):
+        if not callers.goes_on(each, inside) or (each.owner is not None and engine.observer.life_of(each.owner) == "alive"):
             return None
-        head = above
-    return None
+        inside = each
+    return inside

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -25,15 +26,20 @@ def parent_of(head: Head) -> str | None:
     return None
 
 
-def top_of(store: Store, head: Head) -> Head:
-    """The run that it goes on with; itself where nobody called it, or whoever did has ended."""
+def above(store: Store, head: Head) -> Iterator[Head]:
+    """The runs inside which it goes on, the nearest first: up to one that nobody called, or whose caller has ended."""
     for _ in range(MAX_DEPTH):
         parent = parent_of(head)
-        above = store.head(parent) if parent else None
-        if above is None or above.status in ("done", "cancelled"):
-            break
-        head = above
-    return head
+        found = store.head(parent) if parent else None
+        if found is None or found.status in ("done", "cancelled"):
+            return
+        yield found
+        head = found
+
+
+def top_of(store: Store, head: Head) -> Head:
+    """The run that it goes on with; itself where nobody called it, or whoever did has ended."""
+    return [head, *above(store, head)][-1]
 
 
 class Hindrance(NamedTuple):
@@ -46,31 +52,28 @@ class Hindrance(NamedTuple):
 
 def hindrance(store: Store, head: Head) -> Hindrance | None:
     """Why no worker goes on with a run that is ready: what its parent stands at, or one above that; None where nothing is in its way."""
-    for _ in range(MAX_DEPTH):
-        parent = parent_of(head)
-        above = store.head(parent) if parent else None
-        if above is None or above.status in ("done", "cancelled"):
-            return None
-        found = _hindered(store, above, head.run_id)
+    inside = head
+    for each in above(store, head):
+        found = _hindered(store, each, inside.run_id)
         if found is not None:
             return found
-        head = above
+        inside = each
     return None
 
 
-def _hindered(store: Store, above: Head, inside: str) -> Hindrance | None:
-    if above.status not in ("waiting", "paused", "failed", "blocked") or is_stopped_by(above, inside):
+def _hindered(store: Store, caller: Head, inside: str) -> Hindrance | None:
+    if caller.status not in ("waiting", "paused", "failed", "blocked") or is_stopped_by(caller, inside):
         return None
     with suppress(Damaged):  # the inbox says so
-        found = store.load(above.run_id)
+        found = store.load(caller.run_id)
         journal = Journal.load(*found) if found is not None else None
         if journal is None or inside in awaited_children(journal):
             return None
         if not _comes_back(journal, inside):
-            told = f"run {above.run_id!r} has gone on without {inside!r}, which is closed when that one ends"
-            return Hindrance(above, told, gone_on=True)
-    stands = {"waiting": f"waits: {above.note}", "paused": f"is {above.note}"}.get(above.status, f"is {above.status}")
-    return Hindrance(above, f"{inside!r} goes on inside run {above.run_id!r}, which {stands}", gone_on=False)
+            told = f"run {caller.run_id!r} has gone on without {inside!r}, which is closed when that one ends"
+            return Hindrance(caller, told, gone_on=True)
+    stands = {"waiting": f"waits: {caller.note}", "paused": f"is {caller.note}"}.get(caller.status, f"is {caller.status}")
+    return Hindrance(caller, f"{inside!r} goes on inside run {caller.run_id!r}, which {stands}", gone_on=False)
 
 
 def _comes_back(journal: Journal, child: str) -> bool:

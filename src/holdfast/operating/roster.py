@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from holdfast.errors import Refusal
+from holdfast.operating.family import MAX_DEPTH
 from holdfast.records.chain import CHILD_OF
 from holdfast.records.fitting import is_held_up, is_misfit, tries
 from holdfast.records.journal import Journal
@@ -22,9 +23,6 @@ from holdfast.store import Head, Query, Roster
 
 MOST_OWNED = 100_000
 """Runs that execute now, which are looked through."""
-
-MAX_DEPTH = 100
-"""How deep runs may be inside runs."""
 
 MOST_LOOKED_AT = 1_000
 """Runs in line of which it is looked whether there is a worker for them."""
