@@ -25,9 +25,9 @@ from pydantic import TypeAdapter
 
 from agents_for_tests import sweep_agent
 from holdfast import _failpoints
-from holdfast.stores import postgres
+from holdfast.stores import files, objects, postgres, sqlite
 
-LOADED = (postgres,)
+LOADED = (files, objects, postgres, sqlite)
 """The stores that a child need not import for itself."""
 PATIENCE_S = 10
 """A run takes a twentieth of a second; one that takes so long hangs, and says where."""
