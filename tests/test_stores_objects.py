@@ -74,6 +74,28 @@ def test_a_run_that_turned_into_another_generation_is_listed_once(store: ObjectS
         assert [row.seq for row in store.load("run")[1]] == [1, 3, 4]  # type: ignore[index]
 
 
+@pytest.mark.parametrize("lost", ["answer", "request"])
+def test_a_turn_whose_answer_is_lost_may_have_been_finished_by_who_reads(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    store.append([create("run", rows=3)])
+    create_ = store._objects.create
+
+    def creating(name: str, data: bytes) -> bool:
+        monkeypatch.undo()
+        if lost == "answer":
+            assert create_(name, data)
+            with closing(ObjectStore(store.url)) as reader:
+                assert reader.load("run") is not None
+        return False
+
+    monkeypatch.setattr(store._objects, "create", creating)
+    assert store.shed(Shedding(head("run", 3), [], onward("run", 3), (2, 2))) == (lost == "answer")
+    found = store.load("run")
+    assert found is not None
+    assert [row.seq for row in found[1]] == ([1, 3, 4] if lost == "answer" else [1, 2, 3])
+
+
 def test_pages_of_all_runs_go_through_the_names_once(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.append([create(f"run{number}") for number in range(6)])
     first = store.heads(Query(after="", limit=3))

@@ -438,7 +438,9 @@ class Runs:
             self.place.make(f"{RUNS}{key}/aside/")
             name = commit.onward.removeprefix(SEALED)
             self.place.create(f"{RUNS}{key}/aside/{name}.json", with_seal({"aside": list(commit.aside)}))
-        self.place.create(f"{RUNS}{key}/{commit.onward}/{seq_name(0)}", data)
+        base = f"{RUNS}{key}/{commit.onward}/{seq_name(0)}"
+        if not self.place.create(base, data) and not self.place.has(base):
+            return  # others have finished it long since, and the run has gone on from there
         reach("turn.base")
         if self.views is not None:
             self.views.rebuild(key, commit)

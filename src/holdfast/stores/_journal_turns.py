@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.store import Aside, Head, Removal, Repair, Row, Shedding, Tombstone
-from holdfast.stores._journal_runs import RUNS, Piece, Runs, Standing, new_token
+from holdfast.stores._journal_runs import RUNS, Piece, Runs, Standing, new_token, seq_name
 from holdfast.stores._safe_names import safe
 from holdfast.stores._sealed import Commit, Unreadable, row_of, shown, without_seal
 
@@ -32,8 +32,9 @@ def remove(runs: Runs, removal: Removal) -> bool:
     standing, _ = _steady(runs, found)
     if standing is None:
         return False
-    commit = Commit((), found, new_token(), turn=True, grave=grave)
-    return runs.put(safe(found.run_id), standing.generation, found.seq + 1, commit)
+    key, commit = safe(found.run_id), Commit((), found, new_token(), turn=True, grave=grave)
+    went_in = runs.put(key, standing.generation, found.seq + 1, commit)
+    return went_in or _grave(runs.place.read(f"{PRUNED}{key}.json")) == grave  # whoever reads it meanwhile carries it out
 
 
 def found(runs: Runs, run_id: str) -> tuple[Head | None, list[Row]]:
@@ -121,12 +122,19 @@ def is_whole(pieces: Sequence[Piece], head: Head) -> bool:
 
 
 def _turn(runs: Runs, run_id: str, standing: Standing, commit: Commit) -> bool:
-    """Put the turn behind the last commit of its generation, as the fence wants it."""
+    """Put the turn behind the last commit of its generation, as the fence wants it.
+
+    Whoever reads it finishes it, and may do so before this one has heard that it went in: then the old generation is gone, and the new one
+    is the run. It is taken away only where it has not begun.
+    """
     key = safe(run_id)
     onward = runs.next_generation(key, standing.generation)
+    folder = f"{RUNS}{key}/{onward}/"
     if runs.put(key, standing.generation, standing.head.seq + 1, commit._replace(turn=True, onward=onward)):
         return True
-    runs.place.vacate(f"{RUNS}{key}/{onward}/")
+    if runs.place.has(folder + seq_name(0)):
+        return True
+    runs.place.vacate(folder)
     return False
 
 
