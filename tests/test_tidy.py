@@ -8,6 +8,7 @@ import inspect
 import pickle
 import re
 import subprocess
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -125,6 +126,15 @@ def text_of(path: Path) -> str:
     return path.read_text(encoding="utf-8", errors="replace")
 
 
+@cache
+def tree_of(path: Path) -> ast.Module:
+    """The file, parsed; Python 3.11 counts the depth of all threads together, and one that prints a traceback parses too."""
+    for _ in range(10):
+        with suppress(SystemError):
+            return ast.parse(text_of(path))
+    raise AssertionError(f"{path} could not be parsed")
+
+
 def shown(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
@@ -134,7 +144,7 @@ MODULES = [path for path in PYTHON_FILES if path.is_relative_to(PACKAGE)]
 
 
 def first_sentence(path: Path) -> str:
-    return (ast.get_docstring(ast.parse(text_of(path))) or "").partition("\n")[0]
+    return (ast.get_docstring(tree_of(path)) or "").partition("\n")[0]
 
 
 def is_one_sentence(line: str) -> bool:
@@ -151,7 +161,7 @@ def test_no_file_is_too_long() -> None:
 
 
 def functions_of(path: Path) -> list[tuple[str, int]]:
-    tree = ast.walk(ast.parse(text_of(path)))
+    tree = ast.walk(tree_of(path))
     functions = [node for node in tree if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     return [(f"{shown(path)}:{node.lineno} {node.name}", (node.end_lineno or 0) - node.lineno + 1) for node in functions]
 
