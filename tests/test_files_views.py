@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from holdfast.errors import Damaged
 from holdfast.store import Append
 from holdfast.stores._files_views import TOGETHER, fold
 from holdfast.stores.files import FilesStore
-from holdfast.testing.sample import create, head, onward, row
+from holdfast.testing.sample import create, head, onward, repair, row
 
 
 @pytest.fixture
@@ -188,3 +188,47 @@ def test_states_are_folded_along_the_path_that_stands() -> None:
     assert fold([*rows, back]) == {"/state.1": b"2"}  # type: ignore[list-item]
     anew = row(7)._replace(kind="run.continued")
     assert fold([*rows, back, anew]) == {}  # type: ignore[list-item]
+
+
+# --- while somebody else writes ------------------------------------------------------------------------------------
+
+
+def reading(store: FilesStore, view: str, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], bytes | None]) -> None:
+    """The next look at this view happens after `meanwhile`, or sees what that gives."""
+    read = store._place.read
+
+    def reads(name: str) -> bytes | None:
+        if name.endswith(view):
+            monkeypatch.undo()
+            return meanwhile() or read(name)
+        return read(name)
+
+    monkeypatch.setattr(store._place, "read", reads)
+
+
+def test_a_view_that_is_just_being_written_is_none_that_somebody_changed(store: FilesStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.append([create("run")])
+    reading(store, "000001-step-done.json", monkeypatch, lambda: b'{"half of')
+    assert store.load("run") == (head("run", 1), [row(1)])
+
+
+def test_a_view_from_before_a_repair_may_become_that_of_a_new_commit_while_it_is_looked_at(
+    store: FilesStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for each in (create("run"), onward("run", 1), onward("run", 2)):
+        assert store.append([each]) == [None]
+    view = store.path / "runs" / "run" / "journal" / "000003-step-done.json"
+    late = view.read_bytes()
+    assert store.set_aside(repair("run", rows=3, good=1))
+    view.write_bytes(late)  # whoever wrote the commit was late with its view
+    other = FilesStore(store.path)
+
+    def appended() -> None:
+        assert other.append([onward("run", 2, epoch=2)]) == [None]
+
+    reading(store, view.name, monkeypatch, appended)
+    found = store.load("run")
+    other.close()
+    assert found is not None
+    assert found[0].seq == 2
+    assert [one.seq for one in store.load("run")[1]] == [1, 2, 3]  # type: ignore[index]

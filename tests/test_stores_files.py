@@ -217,6 +217,33 @@ def test_who_reads_a_turn_before_it_is_flushed_finishes_it_and_nothing_is_lost(f
         assert writer.append([onward("run", 4)]) == [None]
 
 
+def turned_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody prunes the run as soon as the next file has its name, before its folder is flushed."""
+
+    def reach(point: str) -> None:
+        if point == "file.linked":
+            monkeypatch.undo()
+            with closing(FilesStore(folder)) as other:
+                now = other.head("run")
+                assert now is not None
+                assert other.shed(Shedding(now, [], onward("run", now.seq)))
+
+    monkeypatch.setattr(_files_place, "reach", reach)
+
+
+def test_an_append_that_went_into_the_next_generation_before_it_was_flushed_is_not_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(FilesStore(folder)) as store:
+        store.append([create("run")])
+        letter_id = store.post("run", "message", b"hello", 1)
+        turned_meanwhile(folder, monkeypatch)
+        assert store.append([onward("run", 1)._replace(takes=(letter_id,))]) == [None]
+        assert store.letters(["run"]) == []
+        assert [one.seq for one in store.load("run")[1]] == [1, 2, 3]  # type: ignore[index]
+        assert store.append([onward("run", 1)]) == [Stale(head("run", 3))]
+
+
 def test_the_old_generation_stays_until_the_new_one_has_begun(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(FilesStore(folder)) as store:
         store.append([create("run", rows=3)])

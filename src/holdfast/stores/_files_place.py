@@ -43,7 +43,7 @@ class FilesPlace:
         with os_errors(self.url):
             self._made(folder.rstrip("/"))
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, data: bytes) -> bool | None:
         with os_errors(self.url):
             half = self._written(data)
             try:
@@ -55,7 +55,9 @@ class FilesPlace:
                 linked = False
             finally:
                 os.unlink(half)  # noqa: PTH108 (a path object for each would cost more than the call)
-            return linked and self._flushed(name.rpartition("/")[0])
+            if not linked:
+                return False
+            return True if self._flushed(name.rpartition("/")[0]) else None
 
     def read(self, name: str) -> bytes | None:
         try:

@@ -90,6 +90,8 @@ class FileViews:
             if self._moved(key, pieces):
                 return
             if found is not None and _changed(found, content):
+                if self._place.read(f"{RUNS}{key}/journal/{name}") != found:
+                    continue  # somebody is just writing it
                 raise Damaged(run_id, _record_in(found, content) or seq, CHANGED.format(path=self._path(key, name), run_id=run_id))
             self._write(key, name, content)
         self._refuse_orphans(run_id, pieces, there)
@@ -165,9 +167,11 @@ class FileViews:
             number = VIEW.fullmatch(name)
             if number is None or int(number[1]) <= last:
                 continue
-            if pieces and self._place.has(pieces[-1].generation() + seq_name(int(number[1]))):
+            if not self._told(run_id, name, pieces):
                 continue
-            if self._told(run_id, name, pieces) and not self._moved(safe(run_id), pieces):
+            if pieces and self._place.has(pieces[-1].generation() + seq_name(int(number[1]))):
+                continue  # looked for behind the view, which is written behind its commit
+            if not self._moved(safe(run_id), pieces):
                 path = self._path(safe(run_id), name)
                 if not pieces:
                     raise StoreDamaged(self._place.url, GONE.format(path=path, run_id=run_id))

@@ -330,13 +330,14 @@ class Runs:
         """Create the commit behind a seq, which is the fence; False where somebody was there first."""
         name, data = generation + seq_name(seq), sealed(commit)
         try:
-            went_in = self.place.create(name, data) or self.place.read(name) == data
+            created = self.place.create(name, data)
+            there = data if created else self.place.read(name)
         except BaseException:
             self.forget(key)
             raise
-        if not went_in:
+        if there != data:
             self.forget(key)
-            return False
+            return created is None and self._carried_on(commit)
         if commit.turn:
             self.finish(key, generation, commit, data)
             return True
@@ -347,6 +348,13 @@ class Runs:
         if self.views is not None:
             self.views.show(key, name, data, commit)
         return True
+
+    def _carried_on(self, commit: Commit) -> bool:
+        """Whether a commit that went in, and whose generation was vacated before that was known, is part of the next one."""
+        if commit.turn:
+            return False
+        rows = [row for piece in self.pieces(commit.head.run_id) if piece.commit for row in piece.commit.rows]
+        return all(row in rows for row in commit.rows)
 
     def _refused(self, key: str) -> Stale:
         now = self.standing_of(key)

@@ -46,10 +46,11 @@ class Place(Protocol):
     def make(self, folder: str) -> None:
         """Let names be created in `folder`, durably, and in the folders above it. Nothing to do where there are no folders."""
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, data: bytes) -> bool | None:
         """Put the bytes there, whole and durable when this returns True; False, with nothing changed, where the name is taken.
 
-        False too where its folder was never made, or was vacated. An error means that it is not known: read it back.
+        False too where its folder was never made, or was vacated; None where that was vacated with the name in it, before it was durable.
+        An error means that it is not known: read it back.
         """
 
     def read(self, name: str) -> bytes | None:

@@ -28,7 +28,7 @@ def examined(place: Place, clock: Clock) -> list[Finding]:
         for name in created:
             place.remove(name)
     version = Finding(topic="versions", what="format of the store", value=str(FORMAT))
-    return [version, _fence(overwrites=overwrites), commit_speed(took_s), KILLED]
+    return [version, _fence(overwrites=bool(overwrites)), commit_speed(took_s), KILLED]
 
 
 def _fence(*, overwrites: bool) -> Finding:
