@@ -64,6 +64,15 @@ def test_a_run_that_fails_shows_the_line_of_the_agent_and_keeps_its_steps(stage:
     assert stage.status("failed") == "failed"
 
 
+def test_a_run_that_fails_with_an_error_of_a_step_says_so_like_any_other(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.shop.write_text(stage.shop.read_text().replace("@hf.step(raises=Declined)", "@hf.step"))
+    monkeypatch.setenv("FAIL", "1")
+    code, _, err = stage.give("resume", "failed", "--here", str(stage.shop))
+    assert (code, "await stock(order)" in err) == (1, True)
+    assert "holdfast: the run failed: StepFailed: [red]no stock" in err
+    assert stage.document("resume", "failed", "--here", str(stage.shop), code=1)["error"]["type"] == "StepFailed"
+
+
 def test_a_done_run_gives_its_result_again_and_executes_nothing(stage: Stage) -> None:
     before = stage.records("done")
     assert stage.document("resume", "done", "--here", str(stage.shop))["result"] == "r-done"
