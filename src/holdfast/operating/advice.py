@@ -25,6 +25,9 @@ Hands = Literal["here", "workers", "nobody"]
 MOST_CHOICES = 5
 """Choices of a question that get a command each."""
 
+MOST_FIELDS = 8
+"""Fields of a result that a command has a place for each."""
+
 
 def going_on(journal: Journal, hands: Hands = "here") -> list[str]:
     """What goes on with a run that nobody executes: a result that it lacks must be said first; nothing in spite of what holds it back."""
@@ -73,6 +76,8 @@ def _blank(wants: dict[str, Any]) -> str:
             return "NUMBER"
         case {"schema": {"type": "null"}}:
             return "null"
+        case {"schema": {"properties": dict(fields)}} if len(fields) <= MOST_FIELDS:
+            return shlex.quote(f"{{{', '.join(f'{json.dumps(name)}: ...' for name in fields)}}}")  # no JSON yet: refused if pasted as it is
     return "RESULT"
 
 
