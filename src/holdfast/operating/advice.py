@@ -107,10 +107,14 @@ def _words(wants: dict[str, Any]) -> list[str]:
 
 def telling(journal: Journal) -> list[str]:
     """The commands that send what a run waits for that nobody is asked about."""
+    return [f"holdfast send {journal.head.run_id} {shlex.quote(name)} VALUE" for name in awaited(journal)]
+
+
+def awaited(journal: Journal) -> list[str]:
+    """The names of the messages that a run waits for."""
     steps = journal.verdict.steps if isinstance(journal.verdict, rec.RunWaiting) else []
-    awaited = [wait.what for step_id, wait in journal.waits.items() if step_id in steps and wait.what.startswith(MESSAGE)]
-    names = (shlex.quote(what.removeprefix(MESSAGE)) for what in dict.fromkeys(awaited))
-    return [f"holdfast send {journal.head.run_id} {name} VALUE" for name in names]
+    waits = [wait.what for step_id, wait in journal.waits.items() if step_id in steps and wait.what.startswith(MESSAGE)]
+    return [what.removeprefix(MESSAGE) for what in dict.fromkeys(waits)]
 
 
 def branching(journal: Journal, rows: Sequence[Row], ask_id: str) -> list[str]:
