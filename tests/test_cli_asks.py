@@ -269,3 +269,10 @@ def test_a_run_that_no_person_can_help_says_what_it_waits_for(shy: Stage, run_id
 def test_a_run_that_was_sent_its_message_can_be_resumed(shy: Stage) -> None:
     shy.told("send", "receives", "parcel", '"here"')
     assert shy.document("show", "receives")["run"]["next_commands"] == ["holdfast resume receives --here APP.py"]
+
+
+def test_a_message_of_another_name_is_kept_and_does_not_pass_for_the_awaited_one(shy: Stage) -> None:
+    told = shy.told("send", "receives", "parcle", '"here"')
+    assert told == "the message is kept until the run receives 'parcle'; now it waits for 'parcel'\n"
+    assert shy.document("show", "receives")["run"]["next_commands"] == ["holdfast send receives parcel VALUE"]
+    assert shy.told("send", "receives", "parcel", '"here"') == "the message is kept until the run receives 'parcel'\n"

@@ -49,6 +49,12 @@ def test_the_inbox_lists_the_question(stage: Stage) -> None:
     assert (item["kind"], item["what"]) == ("budget", "$3.00 of $3.00 spent: go on, up to $6.00?")
 
 
+@pytest.mark.parametrize(("given", "told"), [("steps=x", "'x' is no whole number"), ("usd=much", "'much' is no number")])
+def test_an_amount_that_is_no_number_is_refused_in_words(stage: Stage, given: str, told: str) -> None:
+    code, _, err = stage.give("resume", "w-1", "--budget", given)
+    assert (code, f"Invalid value for --budget: {told}; write usd=50" in err) == (2, True)
+
+
 @pytest.mark.parametrize("options", [("--budget", "usd=50,steps=60"), ("--budget", "usd=50", "--budget", "steps=60")])
 def test_resume_sets_limits_and_goes_on(stage: Stage, options: tuple[str, ...]) -> None:
     code, out, _ = stage.give("resume", "w-1", *options, "--by", "ann", "--reason", "worth it")

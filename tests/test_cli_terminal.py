@@ -63,6 +63,12 @@ def test_a_table_fits_the_terminal_and_keeps_what_is_to_be_copied_whole(stage: S
     assert any(re.search(r"hf-[0-9a-f]{32}$", line.rstrip()) for line in lines)
 
 
+def test_a_fact_that_is_too_wide_is_broken_and_not_cut(stage: Stage) -> None:
+    text = STYLE.sub("", on_a_terminal("show", "waiting", "--store", str(stage.store), columns=40))
+    assert re.search(r"hf-[0-9a-f]{32}done2steps", re.sub(r"\s", "", text))
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+
+
 def test_no_color_is_respected(stage: Stage) -> None:
     text = on_a_terminal("runs", "--store", str(stage.store), columns=80, NO_COLOR="1")
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", text)

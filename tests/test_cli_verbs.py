@@ -12,7 +12,7 @@ import pytest
 
 from cli_stage import Stage, command, staged
 from crashing import HEARS_CTRL_C
-from holdfast.cli import app_file
+from holdfast.cli import app_file, main
 
 AGENT = "import holdfast as hf\n@hf.agent(name='buy')\ndef one(order: str) -> str: return 'one'\n"
 
@@ -62,6 +62,27 @@ def test_a_run_that_fails_shows_the_line_of_the_agent_and_keeps_its_steps(stage:
     assert r"holdfast: the run failed: Declined: [red]no stock[/red] \x1b]0;owned\x07\x1b[31m\u202e\r" in err
     assert stage.document("resume", "failed", "--here", str(stage.shop), code=1)["error"]["type"] == "Declined"
     assert stage.status("failed") == "failed"
+
+
+def test_a_run_that_fails_with_an_error_of_a_step_says_so_like_any_other(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.shop.write_text(stage.shop.read_text().replace("@hf.step(raises=Declined)", "@hf.step"))
+    monkeypatch.setenv("FAIL", "1")
+    code, _, err = stage.give("resume", "failed", "--here", str(stage.shop))
+    assert (code, "await stock(order)" in err) == (1, True)
+    assert "holdfast: the run failed: StepFailed: [red]no stock" in err
+    assert stage.document("resume", "failed", "--here", str(stage.shop), code=1)["error"]["type"] == "StepFailed"
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_an_error_that_proposes_a_command_says_with_which_store(
+    stage: Stage, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, named: bool
+) -> None:
+    monkeypatch.setenv("HOLDFAST_STORE", str(stage.store))
+    words = ["show", "nobody", *(["--store", str(stage.store)] if named else [])]
+    assert main(words) == 1
+    err = capsys.readouterr().err
+    assert "`holdfast runs` lists them" in err
+    assert err.endswith(f"\n  Here a command needs, too: --store {stage.store}\n") is named
 
 
 def test_a_done_run_gives_its_result_again_and_executes_nothing(stage: Stage) -> None:

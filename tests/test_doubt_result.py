@@ -115,7 +115,10 @@ def test_a_result_that_fits_is_taken(app: hf.Holdfast, returns: Any, said: Any, 
     assert app.run(agent, run_id="r", wait=False) == result
 
 
-BLANKS = [(str, "'\"TEXT\"'"), (int, "NUMBER"), (float, "NUMBER"), (type(None), "null"), (Receipt, "RESULT"), (Any, "RESULT")]
+BLANKS = [
+    (str, "'\"TEXT\"'"), (int, "NUMBER"), (float, "NUMBER"), (type(None), "null"),
+    (Receipt, """'{"id": ..., "cents": ...}'"""), (Any, "RESULT"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("returns", "blank"), BLANKS)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from holdfast.cli.document import error_document
 from holdfast.cli.exits import Exit, exit_of
 from holdfast.cli.screen import complain
 from holdfast.errors import HoldfastError, Unwinding
+from holdfast.stores.opening import without_password
+
+ADVISES = re.compile(r"\bholdfast [a-z]")
+"""A text that proposes a command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +53,7 @@ def _carried_out(words: list[str]) -> int:
         _refuse_unreadable(words)
         code = app(words or ["--help"], prog_name="holdfast", standalone_mode=False)
     except (HoldfastError, Unwinding) as error:
-        return _told(error, exit_of(error), as_json=as_json)
+        return _told(error, exit_of(error), words, as_json=as_json)
     except usage_error as error:
         return _misunderstood(error, words, as_json=as_json)
     except typer.Abort:
@@ -65,12 +72,23 @@ def _refuse_unreadable(words: list[str]) -> None:
             raise typer.BadParameter(f"{word.encode('utf-8', 'surrogateescape')!r} is not UTF-8") from None
 
 
-def _told(error: BaseException, code: Exit, *, as_json: bool) -> int:
+def _told(error: BaseException, code: Exit, words: list[str], *, as_json: bool) -> int:
+    """What is wrong; commands in it are those of every store, so the one that was named is to be named again."""
+    text, store = str(error), _store_named(words)
     if as_json:
-        print(error_document(error, str(error)))
+        print(error_document(error, text))
+    elif store and ADVISES.search(text) and f"--store {store}" not in text:
+        complain(f"{text}\nHere a command needs, too: --store {store}")
     else:
-        complain(str(error))
+        complain(text)
     return code
+
+
+def _store_named(words: list[str]) -> str:
+    """The store of the command line, as it is typed again; nothing where none was named."""
+    after = [value for word, value in pairwise(words) if word == "--store"]
+    after += [word.removeprefix("--store=") for word in words if word.startswith("--store=")]
+    return shlex.quote(without_password(after[-1])) if after else ""
 
 
 def _misunderstood(error: Any, words: list[str], *, as_json: bool) -> int:

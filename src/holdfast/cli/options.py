@@ -79,7 +79,10 @@ def _amount(name: str, amount: str) -> float | int | str:
         raise ValueError(f"{name}={amount} is no limit")
     if name == "time":
         return float(amount) if amount.replace(".", "", 1).isdigit() else amount
-    return float(amount) if name == "usd" else int(amount)
+    try:
+        return float(amount) if name == "usd" else int(amount)
+    except ValueError:
+        raise ValueError(f"{amount!r} is no {'number' if name == 'usd' else 'whole number'}") from None
 
 
 def read_question(given: str) -> tuple[str, str]:

@@ -14,11 +14,14 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.screen import Screen, complain
 from holdfast.cli.views import run_page
 from holdfast.cli.wording import lines_of
-from holdfast.errors import HoldfastError, RunCancelled
+from holdfast.errors import HoldfastError, InDoubt, Refused, RunCancelled, StepFailed
 from holdfast.operating import operate
 from holdfast.running.engine import Order
 
 OURS = str(Path(__file__).parent.parent)
+
+AGENTS = (StepFailed, Refused, InDoubt)
+"""Classes of ours that agent code is to catch: one that escapes it is the agent's error, like any other."""
 
 
 def order_from(holdfast: Holdfast, run_id: str, file: Path, *, wait: bool) -> Order:
@@ -42,9 +45,9 @@ def go_on(holdfast: Holdfast, order: Order, screen: Screen, *, undo: bool = Fals
     except RunCancelled:
         if not undoing:
             raise
-    except HoldfastError:
-        raise
     except Exception as error:
+        if isinstance(error, HoldfastError) and not isinstance(error, AGENTS):
+            raise
         stands = holdfast.show(order.run_id)
         if stands.status not in ("failed", "cancelled"):
             raise

@@ -74,7 +74,7 @@ def widths(columns: Sequence[Column], wanted: Sequence[int], room: int) -> list[
 def _facts(block: Facts) -> RichTable:
     grid = RichTable.grid(padding=(0, GUTTER))
     grid.add_column(style="dim", no_wrap=True)
-    grid.add_column()
+    grid.add_column(overflow="fold")  # a digest or a key that is too wide is broken, never cut
     for label, value in block.facts:
         grid.add_row(Text(label), Text("\n".join(fact_lines(value))))
     return grid

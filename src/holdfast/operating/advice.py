@@ -25,6 +25,9 @@ Hands = Literal["here", "workers", "nobody"]
 MOST_CHOICES = 5
 """Choices of a question that get a command each."""
 
+MOST_FIELDS = 8
+"""Fields of a result that a command has a place for each."""
+
 
 def going_on(journal: Journal, hands: Hands = "here") -> list[str]:
     """What goes on with a run that nobody executes: a result that it lacks must be said first; nothing in spite of what holds it back."""
@@ -73,6 +76,8 @@ def _blank(wants: dict[str, Any]) -> str:
             return "NUMBER"
         case {"schema": {"type": "null"}}:
             return "null"
+        case {"schema": {"properties": dict(fields)}} if len(fields) <= MOST_FIELDS:
+            return shlex.quote(f"{{{', '.join(f'{json.dumps(name)}: ...' for name in fields)}}}")  # no JSON yet: refused if pasted as it is
     return "RESULT"
 
 
@@ -102,10 +107,14 @@ def _words(wants: dict[str, Any]) -> list[str]:
 
 def telling(journal: Journal) -> list[str]:
     """The commands that send what a run waits for that nobody is asked about."""
+    return [f"holdfast send {journal.head.run_id} {shlex.quote(name)} VALUE" for name in awaited(journal)]
+
+
+def awaited(journal: Journal) -> list[str]:
+    """The names of the messages that a run waits for."""
     steps = journal.verdict.steps if isinstance(journal.verdict, rec.RunWaiting) else []
-    awaited = [wait.what for step_id, wait in journal.waits.items() if step_id in steps and wait.what.startswith(MESSAGE)]
-    names = (shlex.quote(what.removeprefix(MESSAGE)) for what in dict.fromkeys(awaited))
-    return [f"holdfast send {journal.head.run_id} {name} VALUE" for name in names]
+    waits = [wait.what for step_id, wait in journal.waits.items() if step_id in steps and wait.what.startswith(MESSAGE)]
+    return [what.removeprefix(MESSAGE) for what in dict.fromkeys(waits)]
 
 
 def branching(journal: Journal, rows: Sequence[Row], ask_id: str) -> list[str]:

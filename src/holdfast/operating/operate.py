@@ -12,7 +12,7 @@ from holdfast.codec.failures import told
 from holdfast.errors import Refusal, RunMoved, StoreError, UnknownAgent
 from holdfast.life.calls import shown_call
 from holdfast.life.door import acceptance
-from holdfast.operating.telling import EXECUTES, MAX_TRIES, claimed, is_owned, marked, refuse_final, taken_up, tell
+from holdfast.operating.telling import EXECUTES, MAX_TRIES, claimed, is_owned, marked, ready, refuse_final, taken_up, tell
 from holdfast.operating.views import loaded
 from holdfast.records import kinds as rec
 from holdfast.records.fitting import is_held_up
@@ -166,7 +166,7 @@ def accept(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
             raise Refusal(f"run {run_id!r} executes now in {journal.head.owner}; nothing was changed")
         records, told = accepting(journal, by=by, reason=reason)
         if claimed(engine, journal, [taken_up(engine, journal, f"accept by {by}"), *records]):
-            return told
+            return f"{told}; {ready(engine, run_id)}"
     raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
 
 

@@ -224,7 +224,7 @@ def _superseded(effects: Sequence[tuple[str, History]], record: rec.StepEdited |
     after = [pair for pair in effects if pair[1].first_seq > record.after and not pair[1].elsewhere]
     parts = {"happened after it": after, "happened on a path given up before": [pair for pair in effects if pair not in after]}
     told = "; ".join(f"{where}: {', '.join(_named(*pair) for pair in found)}" for where, found in parts.items() if found)
-    return f"{told}; the same call is {what[record.effects]}. With other arguments it is executed, and what happened stays. "
+    return f"{told}; the same call is {what[record.effects]}. With other arguments it is executed, and what happened stays; "
 
 
 def _named(step_id: str, found: History) -> str:

@@ -19,7 +19,7 @@ from holdfast.codec.answers import shown
 from holdfast.errors import Damaged, HoldfastError, Misuse, Refusal, StoreError, UndoFailed, UnknownRun
 from holdfast.large.packing import bare
 from holdfast.life.calls import shown_call
-from holdfast.operating.advice import answering, branching, going_on, made, moving_on, saying, sent, settling, telling, unblocking
+from holdfast.operating.advice import answering, awaited, branching, going_on, made, moving_on, saying, sent, settling, telling, unblocking
 from holdfast.operating.checkpoints import STATES, Checkpoint, checkpoints, message
 from holdfast.operating.family import hindrance, top_of
 from holdfast.operating.holding import Fleet
@@ -454,7 +454,7 @@ def _next_commands(engine: Engine, journal: Journal) -> list[str]:
             return unblocking(journal, fleet.hands(head))
         case "waiting" | "failed" if journal.open_children():
             return [*(f"holdfast show {child}" for child in journal.open_children()), *_going_on(engine, journal, fleet)]
-        case "waiting" if not _moved(engine, head):
+        case "waiting" if not _moved(engine, journal):
             return telling(journal) or [f"holdfast history {head.run_id}"]
         case _:
             return _going_on(engine, journal, fleet)
@@ -481,9 +481,12 @@ def _besides(engine: Engine, journal: Journal, fleet: Fleet) -> list[str]:
     return _going_on(engine, journal, fleet) if dead or head.status == "paused" else []
 
 
-def _moved(engine: Engine, head: Head) -> bool:
-    """Whether a run that waits can go on: its time has come, or something was said to it."""
-    return bool(head.wake_us and engine.clock.now_us() >= head.wake_us) or bool(engine.store.letters([head.run_id]))
+def _moved(engine: Engine, journal: Journal) -> bool:
+    """Whether a run that waits can go on: its time has come, or something was said to it that it waits for."""
+    head, names = journal.head, awaited(journal)
+    if head.wake_us and engine.clock.now_us() >= head.wake_us:
+        return True
+    return any(letter.kind != "message" or json.loads(letter.body).get("name") in names for letter in engine.store.letters([head.run_id]))
 
 
 def _doubts(engine: Engine, journal: Journal) -> list[tuple[str, History]]:

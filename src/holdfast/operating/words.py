@@ -13,6 +13,7 @@ from holdfast._ids import checked_text
 from holdfast.codec.answers import misfit, read
 from holdfast.errors import Refusal
 from holdfast.life.again import sent_keys
+from holdfast.operating.advice import awaited
 from holdfast.operating.telling import EXECUTES, as_json, is_taken, ready, refuse_final, tell
 from holdfast.operating.views import loaded
 from holdfast.records import kinds as rec
@@ -217,12 +218,19 @@ def send(engine: Engine, run_id: str, name: str, value: object, *, by: str, key:
     if head.status in ("done", "cancelled"):
         raise Refusal(f"run {run_id!r} is {head.status} and takes no messages any more; nothing was sent")
     body = {"name": name, "value": json.loads(as_json(value)), "by": checked_text(by, "by"), "key": checked_text(key, "key")}
-    if before := _sent_before(engine, Journal.load(head, rows), body) if key else "":
+    journal = Journal.load(head, rows)
+    if before := _sent_before(engine, journal, body) if key else "":
         return before
     reach("send.before")
     left(engine.store, engine.clock, run_id, ("message", json.dumps(body).encode()))
     reach("send.after")
-    return f"the message is kept until the run receives {name!r}"
+    return f"the message is kept until the run receives {name!r}{_waits_for_others(journal, name)}"
+
+
+def _waits_for_others(journal: Journal, name: str) -> str:
+    """That a run which waits for messages waits for none of this name: it may be mistyped."""
+    names = awaited(journal) if journal.head.status == "waiting" else []
+    return f"; now it waits for {' and '.join(map(repr, names))}" if names and name not in names else ""
 
 
 def _sent_before(engine: Engine, journal: Journal, body: dict[str, Any]) -> str:

@@ -94,7 +94,7 @@ _NO_GROWTH = (
     "Free some space, or see to the disk, then run again"
 )
 _BUSY = "somebody else holds the write lock; nothing was written. Try again, or end the program that keeps the database locked"
-KEEP_A_COPY = "Keep a copy of all its files, then look with `holdfast check --all` or restore a backup"
+KEEP_A_COPY = "Keep a copy of all its files, then look with `holdfast check --all`; where it says no more than this, restore a backup"
 _DAMAGED = f"the database is damaged. {KEEP_A_COPY}"
 _ADVICE: list[tuple[tuple[type[Exception], ...], type[StoreError], str]] = [
     ((apsw.BusyError, apsw.LockedError), StoreBusy, _BUSY),
