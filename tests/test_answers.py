@@ -75,6 +75,7 @@ UNFIT: list[tuple[Any, object, str]] = [
     (float, "x", "number"), (Literal["red", "blue"], "green", '"red" | "blue"'), (Literal[1], True, "1"), (Colour, "green", '"red"'),
     (Address, "home", "not an object with street"), (Address, {"number": 1}, "{\"number\": 1} has no 'street'; Address has"),
     (Address, {"stret": "a"}, "{\"stret\": \"a\"} has no 'street' and has 'stret', which is not asked for; Address has the fields street"),
+    (Address, {"street": "a", "flor": 2}, "has 'flor', which is not asked for; Address has the fields street"),
     (Strict, {"name": "a", "nmae": "b"}, "has 'nmae', which is not asked for; Strict has the fields name"),
     (Address, {"street": 3}, "'street' must be of type string"), (Address, {"street": "a", "tags": "b"}, "'tags' must be of type array"),
     (list[int], {}, "not a list"),

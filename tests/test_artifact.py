@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import copy
 import dataclasses
+import hashlib
 import json
 import os
 import pickle
@@ -427,3 +428,20 @@ def test_a_disk_that_refuses_a_blob_stops_the_run_and_it_goes_on(tmp_path: Path,
     assert failed >= 2
     subprocess.run(command, env=environment, check=True, capture_output=True)
     assert json.loads((tmp_path / "result.json").read_text())[0] == "given"
+
+
+def test_an_artifact_among_arguments_is_shown_by_its_name(tmp_path: Path) -> None:
+    @hf.effect(in_doubt="ask")
+    async def mail(report: hf.Artifact, copies: list[hf.Artifact]) -> None:
+        raise TimeoutError
+
+    @hf.agent
+    async def mailer() -> None:
+        report = hf.Artifact(b"hello", name="report.md")
+        await mail(report, [report])
+
+    with hf.Holdfast(tmp_path / "runs.db") as app:
+        with pytest.raises(hf.RunWaiting):
+            app.run(mailer, run_id="r", wait=False)
+        named = f"\"<Artifact 'report.md' {hashlib.sha256(b'hello').hexdigest()[:12]}>\""
+        assert f"mail(report={named}, copies=[{named}])" in app.inbox()[0].what

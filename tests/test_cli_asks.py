@@ -268,7 +268,9 @@ def test_a_run_that_no_person_can_help_says_what_it_waits_for(shy: Stage, run_id
 
 def test_a_run_that_was_sent_its_message_can_be_resumed(shy: Stage) -> None:
     shy.told("send", "receives", "parcel", '"here"')
-    assert shy.document("show", "receives")["run"]["next_commands"] == ["holdfast resume receives --here APP.py"]
+    found = shy.document("show", "receives")["run"]
+    assert found["next_commands"] == ["holdfast resume receives --here APP.py"]
+    assert found["waits"] == "message 'parcel' has come: it can go on"
 
 
 def test_a_message_of_another_name_is_kept_and_does_not_pass_for_the_awaited_one(shy: Stage) -> None:

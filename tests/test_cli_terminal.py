@@ -113,6 +113,22 @@ def test_messages_break_between_words_only() -> None:
     assert wrapped("say holdfast-resolve --landed now", 22) == ["say holdfast-resolve", "--landed now"]
 
 
+SENTENCES = [
+    ("it is blocked. Go on with: holdfast resume r --accept. Nothing was done", "holdfast resume r --accept."),
+    ("`holdfast inbox` lists it, and `holdfast show r --at 3` tells what was known", "`holdfast show r --at 3`"),
+    ("it is ready; else: holdfast resume r --here APP.py", "holdfast resume r --here APP.py"),
+]
+
+
+@pytest.mark.parametrize(("text", "command"), SENTENCES)
+def test_a_command_in_a_sentence_is_not_broken(text: str, command: str) -> None:
+    for room in (20, 30, 40):
+        lines = wrapped(text, room)
+        assert " ".join(lines) == text
+        assert [line for line in lines if command in line]
+        assert len(lines) > 1
+
+
 def test_commands_name_the_store_as_the_shell_needs_it() -> None:
     assert Setting(0, "my runs.db").command("holdfast inbox") == "holdfast inbox --store 'my runs.db'"
     assert Setting(0).command("holdfast inbox") == "holdfast inbox"

@@ -72,6 +72,7 @@ UNFIT = [
     (Colour, "blue", "'\"blue\" is not what is asked for: \"red\"'"),
     (Receipt, {"id": "r-9"}, "has no 'cents'; Receipt has the fields id, cents"),
     (Receipt, {"id": 9, "cents": 5}, "'id' must be of type string, not 9"),
+    (Receipt, {"id": "r-9", "cents": 5, "sum": 6}, "has 'sum', which is not asked for; Receipt has the fields id, cents"),
     (Receipt, "r-9", "is not an object with id, cents"),
     (Spot, {}, "has no 'x'"),
     (list[int], 5, "5 is not a list"),
@@ -166,7 +167,7 @@ def test_code_that_returns_the_same_does_not(app: hf.Holdfast) -> None:
 
 
 def test_where_nobody_looks_it_is_asked_for_again(app: hf.Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.operating.words.misfit", lambda wants, value: "")
+    monkeypatch.setattr("holdfast.operating.words.misfit", lambda wants, value, **_: "")
     agent = in_doubt(app, int)
     app.resolve("r", "1", landed="x", by="ann")
     with pytest.raises(hf.RunWaiting):

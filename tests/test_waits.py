@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 import holdfast as hf
 import holdfast.sync as hfs
@@ -349,6 +350,21 @@ def test_a_message_that_does_not_fit_is_put_aside_and_on_record(store: Store) ->
         noted = [line.note for line in app.history("r") if line.state == "message taken"]
     assert noted[0] == "note, from bob; put aside: 7 is not what is asked for: text"
     assert len(noted) == 2
+
+
+class Parcel(BaseModel):
+    weight: int
+
+
+def test_a_message_of_a_program_may_have_more_in_it_than_the_agent_reads() -> None:
+    @hf.agent
+    def takes() -> int:
+        return hfs.receive("parcel", Parcel).weight
+
+    stage = Stage(MemoryStore(), takes)
+    stage.parks()
+    stage.send("parcel", {"weight": 3, "colour": "red"})
+    assert stage.run() == 3
 
 
 @pytest.mark.parametrize("mode", MODES)

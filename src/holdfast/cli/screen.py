@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -19,6 +20,11 @@ from holdfast.cli.wording import lines_of
 from holdfast.stores.opening import without_password
 
 T = TypeVar("T")
+
+COMMAND = re.compile(r"`[^`]+`|\bholdfast [a-z][^;,]*?(?=[.;,](?:\s|$)|$)")
+"""A command inside a sentence: between backticks, or up to the end of its part of the sentence."""
+HELD = "\0"
+"""Stands for a blank at which a line is not broken."""
 
 HERE = "--here APP.py"
 """How a command ends that goes on with a run."""
@@ -86,8 +92,10 @@ def complain(text: str) -> None:
 
 
 def wrapped(line: str, room: int) -> list[str]:
-    """A long line as several, broken between words only: what is to be copied stays whole."""
-    return textwrap.wrap(line, room - len(INDENT), break_long_words=False, break_on_hyphens=False) or [""]
+    """A long line as several, broken between words only; a command in it, which is to be copied, stays whole."""
+    held = COMMAND.sub(lambda found: found.group().replace(" ", HELD), line)
+    parts = textwrap.wrap(held, room - len(INDENT), break_long_words=False, break_on_hyphens=False) or [""]
+    return [part.replace(HELD, " ") for part in parts]
 
 
 def is_terminal(stream: TextIO) -> bool:

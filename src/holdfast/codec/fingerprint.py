@@ -30,7 +30,7 @@ from pydantic import BaseModel
 from holdfast._json import encoder
 from holdfast.codec.values import INT_BITS_LIMIT, equal
 from holdfast.errors import NotKept
-from holdfast.large.artifact import Artifact
+from holdfast.large.artifact import Artifact, in_short
 
 VERSION = 1
 DEPTH_LIMIT = 100
@@ -109,7 +109,7 @@ def as_called(args: bytes) -> str:
     args = cut_short(args) if len(args) > LARGE else args
     if args.endswith(CUT):
         return _FIRST_NAME.sub(r"\1=", args[: -len(CUT)].decode("utf-8", "ignore"), count=1) + CUT.decode()
-    return ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in json.loads(args).items())
+    return ", ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in json.loads(args, object_hook=in_short).items())
 
 
 def _canonical(value: object) -> str:

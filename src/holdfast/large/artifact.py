@@ -279,8 +279,7 @@ class Artifact:
         return hash(self.digest)
 
     def __repr__(self) -> str:
-        known = f" {self._digest[:12]}" if self._digest else ""
-        return f"<Artifact {self._name or self._kind!r}{known}>"
+        return _named(self._name or self._kind, self._digest)
 
     def __copy__(self) -> Artifact:
         return self
@@ -407,6 +406,15 @@ def _written(value: object) -> dict[str, Any]:
     except BaseException as error:
         _trouble.error = error
         raise
+
+
+def in_short(value: dict[str, Any]) -> object:
+    """What stands in a record for an artifact as people are shown it; anything else as it is."""
+    return _named(value["name"] or value["kind"], value["artifact"]) if _is_told(value) else value
+
+
+def _named(name: str, digest: str) -> str:
+    return f"<Artifact {name!r}{f' {digest[:12]}' if digest else ''}>"
 
 
 def _is_told(told: Any) -> bool:

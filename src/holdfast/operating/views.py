@@ -415,9 +415,16 @@ def _waits(engine: Engine, journal: Journal) -> str:
 
 
 def _moved_on(engine: Engine, journal: Journal) -> str:
-    """What a run noted when it parked, unless child runs that it waits for have moved since."""
+    """What a run noted when it parked, unless child runs that it waits for have moved since, or a message has come."""
     told = [f"child run {head.run_id!r} is {head.status} by now" for head in moved_children(engine.store, journal)]
+    told += [f"message {name!r} has come" for name in awaited(journal) if name in _come(engine, journal)]
     return f"{'; '.join(told)}: it can go on" if told else journal.head.note
+
+
+def _come(engine: Engine, journal: Journal) -> set[str]:
+    """The names of messages that the run has not read yet."""
+    letters = engine.store.letters([journal.head.run_id])
+    return {str(json.loads(letter.body).get("name")) for letter in letters if letter.kind == "message"}
 
 
 def _because(found: History) -> str:
@@ -483,10 +490,10 @@ def _besides(engine: Engine, journal: Journal, fleet: Fleet) -> list[str]:
 
 def _moved(engine: Engine, journal: Journal) -> bool:
     """Whether a run that waits can go on: its time has come, or something was said to it that it waits for."""
-    head, names = journal.head, awaited(journal)
-    if head.wake_us and engine.clock.now_us() >= head.wake_us:
+    head, letters = journal.head, engine.store.letters([journal.head.run_id])
+    if (head.wake_us and engine.clock.now_us() >= head.wake_us) or any(letter.kind != "message" for letter in letters):
         return True
-    return any(letter.kind != "message" or json.loads(letter.body).get("name") in names for letter in engine.store.letters([head.run_id]))
+    return not _come(engine, journal).isdisjoint(awaited(journal))
 
 
 def _doubts(engine: Engine, journal: Journal) -> list[tuple[str, History]]:

@@ -71,7 +71,7 @@ def _refuse_settled(journal: Journal, step_id: str, *, owned: bool, result: bool
 def _refuse_unfit(journal: Journal, step_id: str, value: str | None) -> None:
     """A result that is plainly not what the effect returns, as far as the doubt says what that is."""
     doubt = journal.histories[step_id].doubt
-    problem = misfit(doubt.wants, json.loads(value)) if value is not None and doubt is not None and doubt.wants else ""
+    problem = misfit(doubt.wants, json.loads(value), typed=True) if value is not None and doubt is not None and doubt.wants else ""
     if problem:
         raise Refusal(f"{problem}; nothing was changed")
 
@@ -181,7 +181,7 @@ def _read(asked: rec.AskOpened, given: Given) -> dict[str, Any]:
     """An answer as it is stored; one that is not what was asked for is refused."""
     encoded = as_json(read(asked.wants, str(given.value)) if given.typed else given.value)
     value = json.loads(encoded)
-    problem = misfit(asked.wants, value)
+    problem = misfit(asked.wants, value, typed=True)
     if problem:
         raise Refusal(f"{problem}; nothing was changed")
     return {"yes": bool(value), "value": None} if not asked.wants else {"yes": True, "value": encoded}
