@@ -12,6 +12,9 @@ import holdfast.sync as hfs
 from crashing import Crash, crashing, lines, play, status
 from holdfast.stores.memory import MemoryStore
 
+TIME_S = 0.5
+"""Long enough for a child to begin, on any machine."""
+
 
 @hf.step
 def see(what: str) -> str:
@@ -35,7 +38,7 @@ def test_a_time_out_in_one_thread_reaches_a_child_in_another_as_a_time_out(child
 
     def too_late() -> str:
         assert began.wait(5)
-        time.sleep(0.02)
+        time.sleep(TIME_S)
         try:
             return see("late")
         finally:
@@ -45,7 +48,7 @@ def test_a_time_out_in_one_thread_reaches_a_child_in_another_as_a_time_out(child
     def agent() -> str:
         seen = "in time"
         try:
-            with hfs.timeout(0.01):
+            with hfs.timeout(TIME_S):
                 hfs.gather(child if child_id == "r.2.1.1" else between, too_late)
         except TimeoutError:
             seen = "late"
@@ -58,3 +61,27 @@ def test_a_time_out_in_one_thread_reaches_a_child_in_another_as_a_time_out(child
     crashing(lambda: play(store, agent))
     assert (play(store, agent), views) == ("late", ["late, after"] * 2)
     assert (status(store, child_id), lines(store, child_id)[-1]) == ("cancelled", "run.cancelled")
+
+
+def test_a_child_that_had_cleaned_up_is_undone_without_waiting_for_somebody_to_ask_for_that(caplog: pytest.LogCaptureFixture) -> None:
+    did: list[str] = []
+
+    @hf.effect(in_doubt="ask", undo=lambda _: did.append("undone"))
+    async def book() -> str:
+        did.append("booked")
+        return "r-9"
+
+    @hf.agent
+    async def child() -> str:
+        hf.cleanup(did.append, "tidied")
+        return await book()
+
+    @hf.agent(on_failure="undo")
+    async def parent() -> str:
+        await child()
+        raise ValueError("too dear")
+
+    with pytest.raises(ValueError, match="too dear"):
+        play(MemoryStore(), parent)
+    assert did == ["booked", "tidied", "undone"]
+    assert "nobody asked" not in caplog.text
