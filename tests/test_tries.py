@@ -66,7 +66,10 @@ def test_a_time_out_in_one_thread_reaches_a_child_in_another_as_a_time_out(child
 def test_a_child_that_had_cleaned_up_is_undone_without_waiting_for_somebody_to_ask_for_that(caplog: pytest.LogCaptureFixture) -> None:
     did: list[str] = []
 
-    @hf.effect(in_doubt="ask", undo=lambda _: did.append("undone"))
+    def unbook(_: str) -> None:
+        did.append("undone")
+
+    @hf.effect(in_doubt="ask", undo=unbook)
     async def book() -> str:
         did.append("booked")
         return "r-9"
