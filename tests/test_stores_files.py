@@ -502,6 +502,21 @@ def test_a_folder_is_opened_by_its_url_or_path(tmp_path: Path, monkeypatch: pyte
         store.close()
 
 
+def test_a_folder_that_another_process_is_just_making_a_store_of_is_no_foreign_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = _files_opening._holds_others
+
+    def meanwhile(path: Path) -> bool:
+        monkeypatch.setattr(_files_opening, "_holds_others", others)
+        FilesStore(path).close()
+        return others(path)
+
+    monkeypatch.setattr(_files_opening, "_holds_others", meanwhile)
+    store = FilesStore(tmp_path / "runs")
+    assert _files_opening._holds_others is others
+    assert store.head("r") is None
+    store.close()
+
+
 def test_what_is_no_store_is_left_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")

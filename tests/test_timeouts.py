@@ -217,6 +217,37 @@ def test_time_out_that_is_recorded_counts_even_if_the_block_ends_meanwhile() -> 
     assert views == ["done, late, after"] * 2
 
 
+def test_a_body_that_swallows_its_cancellation_does_not_undo_the_time_out() -> None:
+    views: list[str] = []
+
+    @hf.step
+    async def tidy_minded() -> str:
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            return "what there was"
+        return "never"
+
+    @hf.agent
+    async def agent() -> int:
+        seen = ""
+        try:
+            async with hf.timeout(0.01):
+                seen += await tidy_minded()
+                seen += await quick(", more")
+        except TimeoutError:
+            seen += ", late"
+        views.append(seen + ", " + await quick("after"))
+        if len(views) == 1:
+            raise Crash
+        return 0
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    play(store, agent)
+    assert views == ["what there was, late, after"] * 2
+
+
 def test_inner_time_out_leaves_the_outer_block_alone() -> None:
     @hf.agent
     async def agent() -> list[str]:

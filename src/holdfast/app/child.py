@@ -228,6 +228,7 @@ class Calling:
     def _followed(self, call: Call, nested: Nested, error: BaseException) -> Life[None]:
         """What the way in which a child ended, or stopped, means for its parent; return where the child is to be taken up again."""
         run = call.run
+        run.heed()
         match error:
             case RunWaiting() if run.leaving is not None and nested.journal is not None and nested.journal.head.status == "queued":
                 yield from begin_no_more(call)  # it was let go of with this run, and goes on with it

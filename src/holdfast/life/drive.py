@@ -206,22 +206,36 @@ def _unkept(run: Run, error: NotKept) -> Unwinding:
 
 
 async def _invoke_async(command: Invoke, task: asyncio.Task[Any] | None) -> Any:
-    if task is not None and task.cancelling():
+    before = task.cancelling() if task is not None else 0
+    if before:
         await asyncio.sleep(0)  # a cancellation that a commit held back is delivered before the body begins
     token = place.set(command.body)
     try:
         fn = command.fn if witness is None else witness.body(command)
         result = fn(*command.args, **command.kwargs)
         if command.timeout_s is None and type(result) is CoroutineType:
-            return await result
-        return await _within(result, command.timeout_s)
+            answer = await result
+        else:
+            answer = await _within(result, command.timeout_s)
     except asyncio.CancelledError as error:
         if task is not None and not task.cancelling():
             raise RuntimeError(FROM_WITHIN) from error
         raise
+    except Exception:
+        _insist(command, task, before)
+        raise
     finally:
         command.body.over = True
         place.reset(token)
+    _insist(command, task, before)
+    return answer
+
+
+def _insist(command: Invoke, task: asyncio.Task[Any] | None, before: int) -> None:
+    """Where a body kept a recorded cancellation to itself, it is delivered behind the outcome, where replay delivers it."""
+    if task is not None and task.cancelling() > before and command.body.call.scope.cause():
+        task.uncancel()
+        task.cancel()
 
 
 async def _within(result: Any, timeout_s: float | None) -> Any:

@@ -20,7 +20,7 @@ from holdfast.records.chain import at_position, chain, empty_head, fold_head, pr
 from holdfast.records.ledger import BUDGET, Ledger
 from holdfast.records.lineage import Pair, Unread, happened, heard, named, standing, unread
 from holdfast.records.models import Models
-from holdfast.records.replay import QUESTION, UNDO, History, Question
+from holdfast.records.replay import CLEANUP, QUESTION, UNDO, History, Question
 from holdfast.records.state import Saved
 from holdfast.store import Append, Ceiling, Head, Row
 
@@ -169,9 +169,9 @@ class Journal:
         return fresh, kept
 
     def outcomes(self) -> list[int]:
-        """The seqs of all outcomes that replay will give back, in order; an undo's is not asked for by the code."""
+        """The seqs of all outcomes that replay will give back, in order; those of undos, and of cleanups before these, nobody asks for."""
         found = [(step_id, history.outcome_seq) for step_id, history in self.histories.items() if history.outcome is not None]
-        return sorted(seq for step_id, seq in found if self.undoing is None or not step_id.startswith(UNDO))
+        return sorted(seq for step_id, seq in found if self.undoing is None or not step_id.startswith((UNDO, CLEANUP)))
 
     def seal(self, records: Sequence[rec.Record], *, at_us: int, takes: Sequence[int] = ()) -> Append:
         """Number, date and chain the records behind the last one that is known to be stored."""

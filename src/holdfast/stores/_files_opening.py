@@ -25,7 +25,7 @@ def prepared(path: Path, url: str) -> FilesPlace:
             raise StoreForeign(url, "this is a file, not a folder; it was left as it is. Name another path, or sqlite:/// for a database")
         refuse_nowhere(path, url)
         path.mkdir(mode=0o700, exist_ok=True)  # one folder at the most: a path that was mistyped is not built up
-        if not (path / ABOUT).exists() and _holds_others(path):
+        if _holds_others(path) and not (path / ABOUT).exists():  # in this order: another process may be making it just now
             raise StoreForeign(url, "this folder holds other things and is no store; it was left as it is. Name a folder of its own")
         place = FilesPlace(path, url)
     _refuse_unlinkable(path / HALF_WRITTEN, url)
