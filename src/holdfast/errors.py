@@ -491,8 +491,9 @@ class UnknownAgent(RunError):
         super().__init__(agent, where, known)
 
     def __str__(self) -> str:
-        has = self.known or "none"
-        return f"{self.where} has no agent named {self.agent!r} (it has: {has}); the run is unchanged. Name the file that defines it"
+        has, keeping = self.known or "none", f"if it was renamed, keep its name: @hf.agent(name={self.agent!r})"
+        lacks = f"{self.where} has no agent named {self.agent!r} (it has: {has}); the run is unchanged"
+        return f"{lacks}. Name the file that defines it; {keeping}"
 
 
 class Refusal(RunError):

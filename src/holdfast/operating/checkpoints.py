@@ -18,6 +18,11 @@ from holdfast.store import Head, Row
 NOTE = 80
 """Characters of a result that a line shows."""
 
+STOOD = {
+    "failed": "after it had failed", "blocked": "after it was blocked", "waiting": "after it had waited", "queued": "from the queue",
+}  # fmt: skip
+"""Where a run stood that was taken up, behind who says so."""
+
 STATES = {
     rec.AskOpened.kind: "asked", rec.AskAnswered.kind: "answered", rec.AskClosed.kind: "closed",
     rec.WatchTaken.kind: "watched", rec.WatchDrifted.kind: "drifted",
@@ -205,7 +210,7 @@ def _note(record: rec.Record) -> str:
             return f"by {record.owner}" if record.owner else ""
         case rec.RunResumed():
             behind = f", behind {', '.join(record.cleared)}" if record.cleared else ""
-            return f"{record.why}{', by ' + record.owner if record.owner else ''}{behind}"
+            return f"{STOOD.get(record.why, record.why)}{', by ' + record.owner if record.owner else ''}{behind}"
         case rec.RunFailed() | rec.RunBlocked():
             return message(record.error)
         case rec.RunCancelled() | rec.RunUndoing() | rec.RunPaused():
