@@ -248,6 +248,55 @@ def test_a_body_that_swallows_its_cancellation_does_not_undo_the_time_out() -> N
     assert views == ["what there was, late, after"] * 2
 
 
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize("how", ["gather", "first", "alone"])
+def test_two_time_outs_that_fire_at_once_leave_the_same_steps_to_be_done_live_and_on_replay(how: str, *, inside: bool) -> None:
+    did: list[str] = []
+    views: list[list[str]] = []
+
+    @hf.step
+    async def tidy(what: str) -> str:
+        did.append(what)
+        return what
+
+    async def branch(log: list[str], name: str) -> None:
+        try:
+            async with hf.timeout(0.01):
+                try:
+                    await endless()
+                finally:
+                    if inside:
+                        log.append(await tidy(f"inside {name}"))
+        except TimeoutError:
+            log.append(f"late {name}")
+        finally:
+            log.append(await tidy(f"behind {name}"))
+
+    @hf.agent
+    async def agent() -> int:
+        log: list[str] = []
+        try:
+            async with hf.timeout(0.01):
+                if how == "alone":
+                    await branch(log, "a")
+                else:
+                    await getattr(hf, how)(branch(log, "a"), branch(log, "b"))
+        except TimeoutError:
+            log.append("late")
+        views.append([*log, await tidy("after")])
+        if len(views) == 1:
+            raise Crash
+        return 0
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    once = list(did)
+    play(store, agent)
+    assert views[0] == views[1]
+    assert did == once
+    assert {"behind a", "after"} <= set(did)
+
+
 def test_inner_time_out_leaves_the_outer_block_alone() -> None:
     @hf.agent
     async def agent() -> list[str]:

@@ -68,7 +68,9 @@ class WaitForPerson(NamedTuple):
 
 
 class Hang(NamedTuple):
-    """Wait to be cancelled."""
+    """Wait to be cancelled; where what does it is `over`, its cancellation comes now, or came together with another one."""
+
+    over: bool = False
 
 
 class Came(NamedTuple):

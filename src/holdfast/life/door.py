@@ -61,8 +61,6 @@ def pass_the_door(call: Call) -> Life[None]:
             yield from compare(call)
         if call.run.journal.models.open:
             yield from _models_accepted(call)
-    if call.scope.cause():
-        yield Pause(0.0)  # a cancellation that a commit held back comes before an intent
 
 
 def _cancelled_by_the_journal(call: Call) -> Life[None]:

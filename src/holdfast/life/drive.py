@@ -272,8 +272,8 @@ async def _wait_async(run: Run, scope: Scope, command: Pause | WaitForPerson | H
             return await asyncio.sleep(seconds if witness is None else witness.pause_s(run, seconds))
         case WaitForPerson():
             return await _person_async(run, scope, command)
-        case Hang():
-            return await _hang_async(run, scope)
+        case Hang(over):
+            return await _hang_async(run, scope, over=over)
 
 
 def _wait_blocking(run: Run, scope: Scope, command: Pause | WaitForPerson | Hang) -> Any:
@@ -286,8 +286,11 @@ def _wait_blocking(run: Run, scope: Scope, command: Pause | WaitForPerson | Hang
             raise _doom(scope)
 
 
-async def _hang_async(run: Run, scope: Scope) -> None:
+async def _hang_async(run: Run, scope: Scope, *, over: bool) -> None:
     """Wait to be cancelled by something recorded: where everything else waits for a person, the run parks all the same."""
+    if over:
+        await asyncio.sleep(0)
+        raise asyncio.CancelledError
     scope.doubts += 1
     try:
         run.park_soon()

@@ -93,15 +93,15 @@ def invoked(call: Call, body: Body, attempt: int) -> Life[Any]:
         raise
 
 
-def broken_off(call: Call, attempt: int, error: BaseException, usage: Sequence[rec.Json] = ()) -> Life[None]:
-    """Record that the body was cancelled, and close what it had asked.
+def broken_off(call: Call, attempt: int, error: BaseException, usage: Sequence[rec.Json] = (), *, begun: bool = True) -> Life[None]:
+    """Record that the body was cancelled, or has not even `begun`, and close what it had asked.
 
     If nothing recorded did it, the run stops here, because replay could not take this path.
     """
     cause = call.scope.cause() if isinstance(error, asyncio.CancelledError | BranchLost) else ""
     record = rec.StepBrokenOff(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt,
-        effect=call.spec.effect and not leaves_no_doubt(call), cause=cause, usage=list(usage),
+        effect=begun and call.spec.effect and not leaves_no_doubt(call), cause=cause, usage=list(usage),
     )  # fmt: skip
     seq = yield Commit([*(closing(call.run.journal, call.step_id) if cause and cause != CANCEL else ()), record])
     if cause:

@@ -13,7 +13,7 @@ from typing import Any
 from holdfast._failpoints import reach
 from holdfast.errors import BranchLost, NotKept, ReplayMismatch
 from holdfast.life.calls import Call, shown_call
-from holdfast.life.commands import Came, Commit, Hang, Invoke, Life, Settle, Turn
+from holdfast.life.commands import Came, Commit, Hang, Invoke, Life, Pause, Settle, Turn
 from holdfast.life.door import let_through, overheard, pass_the_door, supplied, within_budget
 from holdfast.life.doubt import Uncertain
 from holdfast.life.effects import begun, effect, introduced, landed, remember
@@ -30,7 +30,7 @@ from holdfast.life.outcomes import (
     with_changes,
 )
 from holdfast.life.run import Body
-from holdfast.records.replay import Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
+from holdfast.records.replay import CANCEL, Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
 from holdfast.records.replay import Hang as Hung
 
 
@@ -47,7 +47,7 @@ def life(call: Call) -> Life[Any]:
     doubtful = spec.effect and not leaves_no_doubt(call)
     decision = decide(history, name=spec.name, fingerprint=call.fingerprint, effect=doubtful, grouped=grouped)
     if isinstance(decision, (Execute, Doubt, Landed)) and call.scope.guarded():
-        yield from pass_the_door(call)
+        yield from _let_in(call, history)
     match decision:
         case Return():
             yield Turn(decision.seq)
@@ -63,11 +63,24 @@ def life(call: Call) -> Life[Any]:
             return (yield from effect(call, landed(call, decision)))
         case Hung():
             yield Turn(decision.seq)
-            yield Hang()
+            yield Hang(over=bool(call.scope.cause()))
             raise AssertionError("hanging ends with a cancellation")
         case Mismatch():
             recorded = shown_call(decision.recorded, history.args) if history else decision.recorded
             raise run.stop(ReplayMismatch(run.id, call.step_id, recorded, f"calls {call.shown()}", call.keeping_name(history)))
+
+
+def _let_in(call: Call, history: History | None) -> Life[None]:
+    """Through the door; a cancellation that a commit held back comes before anything begins, and is recorded: nor does it on replay."""
+    yield from pass_the_door(call)
+    if not call.scope.cause():
+        return
+    try:
+        yield Pause(0.0)
+    except asyncio.CancelledError as error:
+        if history is None and call.run.ended is None and call.scope.cause() != CANCEL:
+            yield from broken_off(call, 0, error, begun=False)
+        raise
 
 
 def _executed(call: Call, attempt: int) -> Life[Any]:

@@ -73,7 +73,9 @@ class timeout(_Block):  # noqa: N801 (reads as a verb: `async with hf.timeout("5
         try:
             if kind is None and (self.fired or self.doomed):
                 kind, error, trace = await self._last_moment()
-            elif kind is not None and self._inner.expired() and not issubclass(kind, asyncio.CancelledError):
+            elif kind is not None and issubclass(kind, asyncio.CancelledError):
+                await self._another_end()
+            elif kind is not None and self._inner.expired():
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.sleep(0)  # a cancellation that a commit held back belongs to this block
             await self._inner.__aexit__(kind, error, trace)
@@ -87,6 +89,18 @@ class timeout(_Block):  # noqa: N801 (reads as a verb: `async with hf.timeout("5
             self._scope.blocks.remove(self)
             if self._watch is not None and not self.fired:
                 self._watch.cancel()
+
+    async def _another_end(self) -> None:
+        """Somebody else's cancellation ends the block while its time-out is recorded, or was: its own cancellation ends here, too.
+
+        Live it would reach the code behind the block, which on replay is not there yet when the time-out has its turn.
+        """
+        task = asyncio.current_task()
+        if task is not None and (self.fired or self.doomed) and task.cancelling() - self._before > self._inner.expired():
+            with contextlib.suppress(asyncio.CancelledError):
+                if self._watch is not None:
+                    await asyncio.wait([self._watch])
+                await asyncio.sleep(0)
 
     async def _spent(self) -> None:
         """Two time-outs that fired together cancel twice, and only one cancellation is left to go through both: the other ends here."""
