@@ -1,4 +1,4 @@
-"""A run of readable files that is pruned, repaired or removed while somebody reads it: whoever finds that finishes it, and nothing is lost."""
+"""A run of readable files that is pruned, repaired or removed while somebody reads it: who finds that finishes it, and nothing is lost."""
 
 from __future__ import annotations
 
