@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -116,6 +117,70 @@ def test_what_a_recorded_time_out_cancelled_does_not_begin_on_replay(monkeypatch
     monkeypatch.setattr("holdfast.life.run.Scope.to_be_cancelled", lambda self: False)
     begun, _ = time_out_over_an_effect()
     assert begun
+
+
+class Gated(MemoryStore):
+    """Holds up the record of a time-out, and that of an intent, until it is told to go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fires, self.fire, self.begin = threading.Event(), threading.Event(), threading.Event()
+
+    def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
+        kinds = {row.kind for one in batch for row in one.rows}
+        if "timeout.fired" in kinds:
+            self.fires.set()
+            assert self.fire.wait(10)
+        if "step.started" in kinds:
+            assert self.begin.wait(10)
+        return super().append(batch, wait=wait)
+
+    async def usher(self, main: asyncio.Task[Any]) -> None:
+        """Have the time-out stored once the intent is in the queue, and the intent once the time-out has cancelled."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.fire.set()
+        while not main.cancelling():  # noqa: ASYNC110 (nobody tells)
+            await asyncio.sleep(0)
+        self.begin.set()
+
+
+def time_out_during_an_intent() -> tuple[list[str], list[str]]:
+    """The time-out fires while the intent of an effect is being stored: what was paid, and what the run came to, live and on replay."""
+    store, paid, ends = Gated(), list[str](), list[str]()
+
+    @hf.effect(in_doubt="ask")
+    async def pay() -> str:
+        paid.append("paid")
+        return "paid"
+
+    @hf.agent
+    async def agent() -> str:
+        try:
+            async with hf.timeout(0.01):
+                while not store.fires.is_set():  # noqa: ASYNC110 (a thread sets it)
+                    await asyncio.sleep(0)
+                ushers.append(asyncio.create_task(store.usher(asyncio.current_task())))  # type: ignore[arg-type]
+                return await pay()
+        except TimeoutError:
+            if not ends:
+                raise Crash from None
+            return "late"
+
+    ushers: list[asyncio.Task[None]] = []
+    for _ in range(2):
+        try:
+            ends.append(str(play(store, agent)))
+        except (Crash, hf.RunWaiting) as end:
+            ends.append(type(end).__name__)
+    assert "step.started 2" in lines(store)
+    return paid, ends
+
+
+def test_an_effect_that_is_cancelled_between_its_intent_and_its_body_is_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert time_out_during_an_intent() == ([], ["Crash", "late"])
+    monkeypatch.setattr("holdfast.life.effects.last_moment", lambda *_, **__: iter(()))
+    assert time_out_during_an_intent() == ([], ["Crash", "RunWaiting"])
 
 
 def test_effect_cancelled_by_a_time_out_is_a_doubt() -> None:

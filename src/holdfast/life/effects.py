@@ -38,6 +38,7 @@ from holdfast.life.outcomes import (
     fail_or_wait,
     failed,
     invoked,
+    last_moment,
     leaves_no_doubt,
     note_usage,
     started,
@@ -217,6 +218,7 @@ def _carried_out(call: Call, number: int) -> Life[Move]:
     reach("effect.before_intent")
     yield from _intended(call, number)
     reach("effect.after_intent")
+    yield from last_moment(call, number, new=number == 1)
     body = Body(call)
     call.started_at_us = call.run.clock.now_us()
     try:

@@ -110,6 +110,21 @@ def broken_off(call: Call, attempt: int, error: BaseException, usage: Sequence[r
         raise call.run.stop(RunInterrupted(call.run.id, call.step_id)) from error
 
 
+def last_moment(call: Call, attempt: int, *, new: bool) -> Life[None]:
+    """A cancellation that a commit held back comes before a body begins.
+
+    Of a `new` call it is recorded so: nothing has happened that anybody could doubt, and on replay nothing begins either.
+    """
+    if not call.scope.cause():
+        return
+    try:
+        yield Pause(0.0)
+    except asyncio.CancelledError as error:
+        if new and call.run.ended is None and call.scope.cause() != CANCEL:
+            yield from broken_off(call, attempt, error, begun=False)
+        raise
+
+
 def fail_or_wait(call: Call, body: Body, error: Exception, attempt: int) -> Life[None]:
     """After an error: fail for good, or wait for the next attempt."""
     ours = isinstance(error, HoldfastError) and not isinstance(error, CircuitOpen) and not call.spec.effect

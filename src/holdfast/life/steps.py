@@ -13,7 +13,7 @@ from typing import Any
 from holdfast._failpoints import reach
 from holdfast.errors import BranchLost, NotKept, ReplayMismatch
 from holdfast.life.calls import Call, shown_call
-from holdfast.life.commands import Came, Commit, Hang, Invoke, Life, Pause, Settle, Turn
+from holdfast.life.commands import Came, Commit, Hang, Invoke, Life, Settle, Turn
 from holdfast.life.door import let_through, overheard, pass_the_door, supplied, within_budget
 from holdfast.life.doubt import Uncertain
 from holdfast.life.effects import begun, effect, introduced, landed, remember
@@ -22,6 +22,7 @@ from holdfast.life.outcomes import (
     fail_or_wait,
     failed,
     given_back,
+    last_moment,
     leaves_no_doubt,
     note_usage,
     raised_again,
@@ -30,7 +31,7 @@ from holdfast.life.outcomes import (
     with_changes,
 )
 from holdfast.life.run import Body
-from holdfast.records.replay import CANCEL, Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
+from holdfast.records.replay import Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
 from holdfast.records.replay import Hang as Hung
 
 
@@ -71,16 +72,9 @@ def life(call: Call) -> Life[Any]:
 
 
 def _let_in(call: Call, history: History | None) -> Life[None]:
-    """Through the door; a cancellation that a commit held back comes before anything begins, and is recorded: nor does it on replay."""
+    """Through the door, and on only if no cancellation is under way."""
     yield from pass_the_door(call)
-    if not call.scope.cause():
-        return
-    try:
-        yield Pause(0.0)
-    except asyncio.CancelledError as error:
-        if history is None and call.run.ended is None and call.scope.cause() != CANCEL:
-            yield from broken_off(call, 0, error, begun=False)
-        raise
+    yield from last_moment(call, 0, new=history is None)
 
 
 def _executed(call: Call, attempt: int) -> Life[Any]:
