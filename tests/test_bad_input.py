@@ -234,7 +234,7 @@ def test_arguments_that_do_not_fit_start_nothing(app: hf.Holdfast, args: tuple[s
 
 def test_an_agent_that_is_not_there_is_named_with_those_that_are(app: hf.Holdfast) -> None:
     app.run(greet, "you", run_id="one")
-    with pytest.raises(UnknownAgent, match=r"app\.py has no agent named 'greet' \(it has: other\); the run is unchanged"):
+    with pytest.raises(UnknownAgent, match=r"app\.py has no agent named 'greet' \(it has: other\); .*: @hf\.agent\(name='greet'\)"):
         app.resume_here("one", [other], where="app.py")
 
 

@@ -74,6 +74,18 @@ def test_an_error_is_never_cut(app: hf.Holdfast) -> None:
     assert app.show("r").last_error == f"ValueError: {told}"
 
 
+def test_a_run_that_was_taken_up_again_tells_where_it_had_stood(app: hf.Holdfast) -> None:
+    @hf.agent
+    def work() -> None:
+        raise ValueError("no")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no"):
+            app.run(work, run_id="r")
+    (note,) = notes(app, "run resumed")
+    assert note.startswith("after it had failed, by ")
+
+
 def test_a_run_that_is_done_shows_no_error_of_its_past(app: hf.Holdfast) -> None:
     down = [True]
 

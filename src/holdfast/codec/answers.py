@@ -61,8 +61,8 @@ def shown(wants: Wants) -> str:
     return str(wants.get("kind") or "yes or no")
 
 
-def misfit(wants: Wants, value: object, *, typed: bool = False) -> str:
-    """Why a value cannot be the answer, or nothing; what a person typed has no field that nobody would read: it may be mistyped."""
+def misfit(wants: Wants, value: object, *, by_person: bool = False) -> str:
+    """Why a value cannot be the answer, or nothing; what a person says has no field that nobody would read: it may be mistyped."""
     match wants.get("kind"):
         case "yes or no" | None:
             fits = isinstance(value, bool)
@@ -73,29 +73,29 @@ def misfit(wants: Wants, value: object, *, typed: bool = False) -> str:
         case "integer" | "number":
             fits = isinstance(value, NUMBERS[wants["kind"]]) and not isinstance(value, bool)  # type: ignore[arg-type]
         case _:
-            return _misfit_of(wants["schema"], value, typed=typed)
+            return _misfit_of(wants["schema"], value, by_person=by_person)
     return "" if fits else f"{json.dumps(value)[:SHOWN]} is not what is asked for: {shown(wants)}"
 
 
-def _misfit_of(schema: dict[str, Any], value: object, *, typed: bool) -> str:
+def _misfit_of(schema: dict[str, Any], value: object, *, by_person: bool) -> str:
     """What can be seen at the outside: the fields that are missing, and a value that is no object."""
     if schema.get("type") == "null" and value is not None:
         return f"{json.dumps(value)[:SHOWN]} is not null, and nothing else is returned"
     if schema.get("type") == "object":
         if not isinstance(value, dict):
             return f"{json.dumps(value)[:SHOWN]} is not an object with {', '.join(schema.get('properties', ()))}"
-        return _other_fields(schema, value, typed=typed) or _wrong_field(schema.get("properties", {}), value)
+        return _other_fields(schema, value, by_person=by_person) or _wrong_field(schema.get("properties", {}), value)
     if schema.get("type") == "array" and not isinstance(value, list):
         return f"{json.dumps(value)[:SHOWN]} is not a list"
     return ""
 
 
-def _other_fields(schema: dict[str, Any], value: dict[str, Any], *, typed: bool) -> str:
+def _other_fields(schema: dict[str, Any], value: dict[str, Any], *, by_person: bool) -> str:
     """The field that is missing, with those that there are instead; where no others are allowed, these alone."""
     fields, others = schema.get("properties", {}), schema.get("additionalProperties")
     unknown = [name for name in value if name not in fields] if fields and not others else []
     missing = [name for name in schema.get("required", ()) if name not in value]
-    if not missing and not (unknown and (typed or others is False)):
+    if not missing and not (unknown and (by_person or others is False)):
         return ""
     problems = [f"has no {missing[0]!r}"] if missing else []
     problems += [f"has {', '.join(map(repr, unknown))[:SHOWN]}, which is not asked for"] if unknown else []

@@ -9,11 +9,11 @@ from typing import Any, Literal
 
 from holdfast.errors import BudgetExceeded
 from holdfast.life.again import sent_keys
-from holdfast.life.run import MESSAGE
 from holdfast.records import kinds as rec
 from holdfast.records.journal import Journal
 from holdfast.records.lineage import named, result_of
 from holdfast.records.replay import Question
+from holdfast.running.letters import awaited_messages
 from holdfast.store import Head, Row
 
 DEADLY = "DeadlyRun"
@@ -107,14 +107,7 @@ def _words(wants: dict[str, Any]) -> list[str]:
 
 def telling(journal: Journal) -> list[str]:
     """The commands that send what a run waits for that nobody is asked about."""
-    return [f"holdfast send {journal.head.run_id} {shlex.quote(name)} VALUE" for name in awaited(journal)]
-
-
-def awaited(journal: Journal) -> list[str]:
-    """The names of the messages that a run waits for."""
-    steps = journal.verdict.steps if isinstance(journal.verdict, rec.RunWaiting) else []
-    waits = [wait.what for step_id, wait in journal.waits.items() if step_id in steps and wait.what.startswith(MESSAGE)]
-    return [what.removeprefix(MESSAGE) for what in dict.fromkeys(waits)]
+    return [f"holdfast send {journal.head.run_id} {shlex.quote(name)} VALUE" for name in awaited_messages(journal)]
 
 
 def branching(journal: Journal, rows: Sequence[Row], ask_id: str) -> list[str]:

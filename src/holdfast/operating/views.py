@@ -19,7 +19,7 @@ from holdfast.codec.answers import shown
 from holdfast.errors import Damaged, HoldfastError, Misuse, Refusal, StoreError, UndoFailed, UnknownRun
 from holdfast.large.packing import bare
 from holdfast.life.calls import shown_call
-from holdfast.operating.advice import answering, awaited, branching, going_on, made, moving_on, saying, sent, settling, telling, unblocking
+from holdfast.operating.advice import answering, branching, going_on, made, moving_on, saying, sent, settling, telling, unblocking
 from holdfast.operating.checkpoints import STATES, Checkpoint, checkpoints, message
 from holdfast.operating.family import hindrance, top_of
 from holdfast.operating.holding import Fleet
@@ -29,9 +29,9 @@ from holdfast.records.chain import FORK_OF, verified
 from holdfast.records.journal import Journal
 from holdfast.records.replay import DIED, UNDO, History, Question
 from holdfast.running.engine import Engine
-from holdfast.running.letters import moved_children
+from holdfast.running.letters import matters, moved_children
 from holdfast.running.runner import refuse_pruned
-from holdfast.store import Head, Query, Row
+from holdfast.store import Head, Letter, Query, Row
 
 MAX_LISTED = 100_000
 """Runs in one list at the most."""
@@ -144,7 +144,8 @@ class Item:
     """Something that needs a person, with the commands that settle it; `call` is the agent's, `key` what an effect sent along.
 
     `about` is the record that put a question: an answer that names it is not taken for one to a later question. `wants` is what the
-    answer must be, `who` may give it, until `until_us` if there is an end, and `details` is what the agent wants shown with the question.
+    answer, or the result that is in doubt, must be, `who` may give it, until `until_us` if there is an end, and `details` is what the agent
+    wants shown with the question.
     """
 
     kind: str
@@ -417,14 +418,14 @@ def _waits(engine: Engine, journal: Journal) -> str:
 def _moved_on(engine: Engine, journal: Journal) -> str:
     """What a run noted when it parked, unless child runs that it waits for have moved since, or a message has come."""
     told = [f"child run {head.run_id!r} is {head.status} by now" for head in moved_children(engine.store, journal)]
-    told += [f"message {name!r} has come" for name in awaited(journal) if name in _come(engine, journal)]
-    return f"{'; '.join(told)}: it can go on" if told else journal.head.note
+    told += [f"message {json.loads(letter.body)['name']!r} has come" for letter in _heard(engine, journal) if letter.kind == "message"]
+    return f"{'; '.join(dict.fromkeys(told))}: it can go on" if told else journal.head.note
 
 
-def _come(engine: Engine, journal: Journal) -> set[str]:
-    """The names of messages that the run has not read yet."""
+def _heard(engine: Engine, journal: Journal) -> list[Letter]:
+    """What was said to a waiting run that it would do something about."""
     letters = engine.store.letters([journal.head.run_id])
-    return {str(json.loads(letter.body).get("name")) for letter in letters if letter.kind == "message"}
+    return [letter for letter in letters if matters(engine.store, engine.observer, journal, letter)]
 
 
 def _because(found: History) -> str:
@@ -490,10 +491,8 @@ def _besides(engine: Engine, journal: Journal, fleet: Fleet) -> list[str]:
 
 def _moved(engine: Engine, journal: Journal) -> bool:
     """Whether a run that waits can go on: its time has come, or something was said to it that it waits for."""
-    head, letters = journal.head, engine.store.letters([journal.head.run_id])
-    if (head.wake_us and engine.clock.now_us() >= head.wake_us) or any(letter.kind != "message" for letter in letters):
-        return True
-    return not _come(engine, journal).isdisjoint(awaited(journal))
+    due_us = journal.head.wake_us
+    return bool(due_us and engine.clock.now_us() >= due_us) or bool(_heard(engine, journal))
 
 
 def _doubts(engine: Engine, journal: Journal) -> list[tuple[str, History]]:

@@ -13,7 +13,6 @@ from holdfast._ids import checked_text
 from holdfast.codec.answers import misfit, read
 from holdfast.errors import Refusal
 from holdfast.life.again import sent_keys
-from holdfast.operating.advice import awaited
 from holdfast.operating.telling import EXECUTES, as_json, is_taken, ready, refuse_final, tell
 from holdfast.operating.views import loaded
 from holdfast.records import kinds as rec
@@ -22,6 +21,7 @@ from holdfast.records.chain import record_of
 from holdfast.records.journal import Journal
 from holdfast.records.replay import Question
 from holdfast.running.engine import Engine
+from holdfast.running.letters import awaited_messages
 
 
 def resolve(engine: Engine, run_id: str, step_id: str, *, landed: object, not_landed: bool, by: str, reason: str) -> str:
@@ -71,7 +71,7 @@ def _refuse_settled(journal: Journal, step_id: str, *, owned: bool, result: bool
 def _refuse_unfit(journal: Journal, step_id: str, value: str | None) -> None:
     """A result that is plainly not what the effect returns, as far as the doubt says what that is."""
     doubt = journal.histories[step_id].doubt
-    problem = misfit(doubt.wants, json.loads(value), typed=True) if value is not None and doubt is not None and doubt.wants else ""
+    problem = misfit(doubt.wants, json.loads(value), by_person=True) if value is not None and doubt is not None and doubt.wants else ""
     if problem:
         raise Refusal(f"{problem}; nothing was changed")
 
@@ -181,7 +181,7 @@ def _read(asked: rec.AskOpened, given: Given) -> dict[str, Any]:
     """An answer as it is stored; one that is not what was asked for is refused."""
     encoded = as_json(read(asked.wants, str(given.value)) if given.typed else given.value)
     value = json.loads(encoded)
-    problem = misfit(asked.wants, value, typed=True)
+    problem = misfit(asked.wants, value, by_person=True)
     if problem:
         raise Refusal(f"{problem}; nothing was changed")
     return {"yes": bool(value), "value": None} if not asked.wants else {"yes": True, "value": encoded}
@@ -229,7 +229,7 @@ def send(engine: Engine, run_id: str, name: str, value: object, *, by: str, key:
 
 def _waits_for_others(journal: Journal, name: str) -> str:
     """That a run which waits for messages waits for none of this name: it may be mistyped."""
-    names = awaited(journal) if journal.head.status == "waiting" else []
+    names = awaited_messages(journal) if journal.head.status == "waiting" else []
     return f"; now it waits for {' and '.join(map(repr, names))}" if names and name not in names else ""
 
 

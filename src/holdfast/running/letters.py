@@ -24,7 +24,7 @@ def matters(store: Store, observer: Observer, journal: Journal, letter: Letter) 
         if letter.kind == CHILD:
             return any(head.run_id == body["child"] and _is_free(observer, head) for head in moved_children(store, journal))
         if letter.kind == "message":
-            return _awaits(journal, str(body["name"])) and not (body.get("key") and body["key"] in journal.taken)
+            return str(body["name"]) in awaited_messages(journal) and not (body.get("key") and body["key"] in journal.taken)
     except (ValueError, TypeError, KeyError, AttributeError):
         pass  # it cannot be read; whoever has the run takes it away
     return True
@@ -48,6 +48,12 @@ def awaited_children(journal: Journal) -> list[str]:
     return [journal.histories[step_id].child for step_id in _awaited(journal) if step_id in journal.histories]
 
 
+def awaited_messages(journal: Journal) -> list[str]:
+    """The names of the messages that a waiting run waits for."""
+    waits = [wait.what for step_id, wait in journal.waits.items() if step_id in _awaited(journal)]
+    return [what.removeprefix(MESSAGE) for what in dict.fromkeys(waits) if what.startswith(MESSAGE)]
+
+
 def tell_parent(store: Store, clock: Clock, journal: Journal, *, by: str = "") -> None:
     """Somebody else than its parent moves the run: leave the parent a letter, unless there is one about this child, or it has ended.
 
@@ -60,10 +66,6 @@ def tell_parent(store: Store, clock: Clock, journal: Journal, *, by: str = "") -
     body = json.dumps({"by": f"run {run_id}", "child": run_id}).encode()
     if not any(letter.kind == CHILD and letter.body == body for letter in store.letters([parent])):
         store.post(parent, CHILD, body, clock.now_us())
-
-
-def _awaits(journal: Journal, name: str) -> bool:
-    return any(wait.what == f"{MESSAGE}{name}" for step_id, wait in journal.waits.items() if step_id in _awaited(journal))
 
 
 def _awaited(journal: Journal) -> list[str]:
