@@ -491,9 +491,8 @@ class UnknownAgent(RunError):
         super().__init__(agent, where, known)
 
     def __str__(self) -> str:
-        has, keeping = self.known or "none", f"if it was renamed, keep its name: @hf.agent(name={self.agent!r})"
-        lacks = f"{self.where} has no agent named {self.agent!r} (it has: {has}); the run is unchanged"
-        return f"{lacks}. Name the file that defines it; {keeping}"
+        lacks = f"{self.where} has no agent named {self.agent!r} (it has: {self.known or 'none'}); the run is unchanged"
+        return f"{lacks}. Name the file that defines it; if it was renamed, keep its name: @hf.agent(name={self.agent!r})"
 
 
 class Refusal(RunError):
