@@ -143,7 +143,7 @@ def test_kills_at_random_times(crew: Crew, tmp_path: Path) -> None:
         case.finish(server)
         return len(case.kills), case.judge(crew.expected)
 
-    found = crew.map(kill_twice, [(number, dice.uniform(0.01, 0.1)) for number in range(RANDOM_KILLS)])
+    found = crew.map(kill_twice, [(number, dice.uniform(0.005, 0.05)) for number in range(RANDOM_KILLS)])
     refuse_any(wrong for _, wrong in found)
     assert sum(kills for kills, _ in found) >= RANDOM_KILLS
 
