@@ -218,6 +218,8 @@ REFUSED: list[tuple[object, object, str]] = [
     (list[int], [1, True], "it[1] is bool and came back as int"),
     (str, 5, "int"),
     (bool, 1, "int"),
+    (int, None, "`-> int | None`"),
+    (Any, [None, (1,)], "`-> list[None | tuple[int]]`"),
     (float, 2**53 + 1, "came back"),
     (Any, (1, "a"), "`-> tuple[int, str]`"),
     (Any, {1, 2}, "`-> set[int]`"),
@@ -295,6 +297,16 @@ def test_a_number_that_could_be_written_but_not_read_is_refused() -> None:
 def test_a_whole_number_is_a_float_where_one_is_annotated() -> None:
     data, live = codec_for(list[float], "it").keep([1, 2.5])
     assert (data, repr(live)) == (b"[1.0,2.5]", "[1.0, 2.5]")
+
+
+def test_a_generic_model_that_was_made_without_its_parameter_is_kept_as_the_annotated_one() -> None:
+    codec = codec_for(dict[str, Box[Point]], "it")
+    data, live = codec.keep({"a": Box(item=Point(1))})
+    assert repr(live) == repr(codec.give_back(data)) == "{'a': Box[Point](item=Point(x=1, y=b''))}"
+    with pytest.raises(NotKept, match="Point was expected and list found"):
+        codec.keep({"a": Box(item=[1, b""])})
+    with pytest.raises(NotKept, match=r"Box\[Point\]"):
+        codec.keep({"a": Box[Point | None](item=Point(1))})
 
 
 def test_live_gets_a_copy_so_that_aliases_cannot_differ_from_replay() -> None:
