@@ -184,9 +184,10 @@ class Rig:
         return self._play_on(self._runs[run_id], resume=resume, patience=patience)
 
     def advance(self, duration: Duration) -> None:
-        """Let time go by; runs of this rig whose time comes meanwhile go on, one after the other, each at its moment."""
+        """Let time go by; runs of this rig that were answered go on first, and those whose time comes meanwhile each at its moment."""
         until_us = self._clock.now_us() + round(seconds(duration, "advance") * 1e6)
         for _ in range(MAX_LIVES):
+            self._play_ready()
             due = min(self._sleeping(until_us), key=lambda head: head.wake_us or 0, default=None)
             if due is None:
                 break
@@ -232,6 +233,13 @@ class Rig:
         except Exception:
             if self.status(played.run_id) not in ("failed", "blocked", "cancelled"):
                 raise
+
+    def _play_ready(self) -> None:
+        """Go on with the runs of this rig to which somebody has said what they wait for."""
+        with self.app() as app:
+            ready = [found.run_id for found in app.ready() if found.run_id in self._runs]
+        for run_id in ready:
+            self._play_quietly(self._runs[run_id])
 
     def _play_on(self, played: Played, *, resume: bool, patience: Duration) -> Any:
         until_us = self._clock.now_us() + round(seconds(patience, "patience") * 1e6)
