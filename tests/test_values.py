@@ -280,6 +280,24 @@ def test_state_beside_the_written_fields_is_refused() -> None:
         codec_for(Plain, "it").keep(stray)
 
 
+@dataclasses.dataclass
+class Slugged:
+    title: str
+
+    def __post_init__(self) -> None:
+        self.slug, self.seen = self.title.lower(), list[str]()
+
+
+def test_what_a_dataclass_makes_of_its_fields_when_it_is_built_is_no_loss_unless_it_was_changed() -> None:
+    data, live = codec_for(Slugged, "it").keep(Slugged("Kelp"))
+    back = codec_for(Slugged, "it").give_back(data)
+    assert (live.slug, live.seen, back.slug) == ("kelp", [], "kelp")  # type: ignore[attr-defined]
+    changed = Slugged("Kelp")
+    changed.seen.append("ann")
+    with pytest.raises(NotKept, match=r"it\.seen is not a field"):
+        codec_for(Slugged, "it").keep(changed)
+
+
 def test_what_is_derived_or_only_about_transport_is_no_loss() -> None:
     computed, reply = Plain("n"), Reply(text="hi")
     assert computed.loud == "N"

@@ -250,7 +250,8 @@ def _compare_dataclasses(a: Any, b: Any) -> Lost | None:
         lost = difference(getattr(a, name, _MISSING), getattr(b, name, _MISSING))
         if lost:
             return lost.under(f".{name}")
-    return next((Lost(f".{name}", "is not a field and is lost") for name in _beside_fields(a, names)), None)
+    lost_beside = (name for name in _beside_fields(a, names) if not same(getattr(a, name), getattr(b, name, _MISSING)))
+    return next((Lost(f".{name}", "is not a field and is lost") for name in lost_beside), None)
 
 
 def _beside_fields(a: object, names: Container[str]) -> list[str]:
