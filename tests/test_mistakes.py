@@ -228,6 +228,14 @@ def test_a_method_is_told_from_a_function_that_was_not_decorated() -> None:
         hf.run(Desk().work, 1, store=MemoryStore())
 
 
+def test_classmethod_stands_above_the_step() -> None:
+    def look(_: object, x: int) -> int:
+        return x
+
+    with pytest.raises(Misuse, match=r"write @classmethod above @hf\.step"):
+        hf.step(cast("Any", classmethod(look)))
+
+
 def test_a_client_is_handed_over_not_passed() -> None:
     @hf.agent
     async def talk(client: threading.Thread) -> None: ...

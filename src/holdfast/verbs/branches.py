@@ -16,11 +16,11 @@ from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from holdfast.errors import Misuse, ReplayMismatch, Unwinding, WrongMode
+from holdfast.life.calls import Spec
 from holdfast.life.commands import Commit, Life, Turn
 from holdfast.life.drive import drive_async
 from holdfast.life.run import Group, Run, Scope, place
 from holdfast.records import kinds as rec
-from holdfast.verbs.decorators import Step
 from holdfast.verbs.verbs import in_agent
 
 A = TypeVar("A")
@@ -105,8 +105,9 @@ def map(
 ) -> Coroutine[Any, Any, list[Any]]:
     """Call `fn` for each item in a branch of its own, at most `limit` at a time."""
     scope = async_scope("map")
-    if isinstance(fn, Step) and not fn.spec.is_async:
-        raise Misuse(NO_BRANCH.format(fn.spec.name, "nothing was executed"))
+    spec = getattr(fn, "spec", None)
+    if isinstance(spec, Spec) and not spec.is_async:
+        raise Misuse(NO_BRANCH.format(spec.name, "nothing was executed"))
     step_id = reserved_group(scope, "map")
     branches, room = [partial(_called, fn, item) for item in items], checked_limit(limit)
 

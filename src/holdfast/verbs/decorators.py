@@ -550,6 +550,8 @@ def _is_async(fn: Any) -> bool:
 
 
 def _function(fn: Any, what: str) -> Callable[..., Any]:
+    if isinstance(fn, classmethod):
+        raise Misuse(f"@hf.{what} decorates a function: write @classmethod above @hf.{what}, not below it")
     if not callable(fn):
         raise Misuse(f"@hf.{what} decorates a function, not {type(fn).__name__}. Options are keywords: @hf.{what}(name=...)")
     names.add(getattr(fn, "__name__", ""))
