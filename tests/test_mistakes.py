@@ -236,6 +236,27 @@ def test_classmethod_stands_above_the_step() -> None:
         hf.step(cast("Any", classmethod(look)))
 
 
+def test_a_step_that_only_changes_its_argument_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    @hf.step
+    def enrich(document: dict[str, int]) -> None:
+        document["words"] = 7
+
+    @hf.step
+    def print_out(document: dict[str, int]) -> None: ...
+
+    @hf.agent
+    def outer() -> dict[str, int]:
+        document = {"pages": 1}
+        print_out(document)
+        enrich(document)
+        enrich(document)
+        return document
+
+    assert hf.run(outer, store=MemoryStore()) == {"pages": 1, "words": 7}
+    (told,) = caplog.messages
+    assert told.startswith("step 'enrich' has changed its arguments and returned nothing")
+
+
 def test_a_client_is_handed_over_not_passed() -> None:
     @hf.agent
     async def talk(client: threading.Thread) -> None: ...
