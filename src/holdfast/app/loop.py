@@ -47,16 +47,15 @@ class Loop:
         """Let go of it; one that executes is left to whoever waits for that."""
         if self._runner is None or not self._taken.acquire(blocking=False):
             return
-        runner, self._runner = self._runner, None
+        loop, self._runner = self._runner.get_loop(), None
         self._taken.release()
-        if on_a_loop():
-            runner.get_loop().close()
-        else:
-            runner.close()
+        if not on_a_loop():
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()  # its tasks and threads have ended with the last run
 
     def _opened(self) -> asyncio.Runner:
         if self._runner is None:
-            self._runner = asyncio.Runner()
+            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
             weakref.finalize(self, self._runner.get_loop().close).atexit = False
         return self._runner
 
