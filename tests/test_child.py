@@ -138,6 +138,41 @@ def test_a_failure_that_is_caught_is_replayed_without_the_child() -> None:
     assert done == ["fail"]
 
 
+class Missing(Exception):
+    def __init__(self, what: str, code: int = 404) -> None:
+        super().__init__(what, code)
+        self.what, self.code = what, code
+
+
+@hf.step(raises=Missing)
+async def fetch(what: str) -> str:
+    done.append(what)
+    raise Missing(what)
+
+
+@pytest.mark.parametrize(("declared", "caught"), [(Missing, "Missing of reef, 404"), ((), "StepFailed")])
+def test_a_parent_catches_an_error_of_its_child_as_the_class_that_the_child_declares(declared: Any, caught: str) -> None:
+    store = MemoryStore()
+
+    @hf.agent(raises=declared)
+    async def finder(what: str) -> str:
+        return await fetch(what)
+
+    @hf.agent
+    async def outer() -> str:
+        try:
+            return await finder("reef")
+        except (Missing, hf.StepFailed) as error:
+            await hf.ask("go on?")
+            return f"Missing of {error.what}, {error.code}" if isinstance(error, Missing) else type(error).__name__
+
+    with pytest.raises(hf.RunWaiting):
+        play(store, outer)
+    with hf.Holdfast(store) as app:
+        app.answer("r", "2", yes=True)
+    assert (play(store, outer), done) == (caught, ["reef"])
+
+
 @hf.agent
 async def asking(what: str) -> str:
     await look(what)

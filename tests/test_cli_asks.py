@@ -81,7 +81,10 @@ def test_a_no_is_recorded_with_who_and_why_and_the_effect_is_not_executed(stage:
     assert stage.document("resume", "pay-1", "--here", str(stage.shop), code=1)["error"]["type"] == "Refused"
 
 
-@pytest.mark.parametrize("text", ["def holdfast_resources(): return [Bank()]", "HOLDFAST_RESOURCES = [Bank()]"])
+FUNCTION = "def holdfast_resources(): return [Bank()]"
+
+
+@pytest.mark.parametrize("text", [FUNCTION, f"async {FUNCTION}", "HOLDFAST_RESOURCES = [Bank()]"])
 def test_the_file_hands_resources_to_its_agents(stage: Stage, text: str) -> None:
     approve(stage)
     stage.shop.write_text(f"{WIRE}\n{text}\n")
@@ -93,6 +96,7 @@ def test_the_file_hands_resources_to_its_agents(stage: Stage, text: str) -> None
     [
         ("def holdfast_resources(): return Bank()", "are Bank, not a list of objects"),
         ("def holdfast_resources(): raise OSError('no line')", "holdfast_resources() of"),
+        ("import asyncio\ndef holdfast_resources(): return [asyncio.get_running_loop()]", "Write `async def holdfast_resources()`"),
         ("HOLDFAST_RESOURCES = 7", "are int, not a list of objects"),
         ("hf.run(transfer, 1, run_id='other')", "put hf.run(...) under `if __name__ == '__main__':`"),
         ("with hf.Holdfast('new.db') as app:\n    app.run(transfer, 1)", "put hf.run(...) under"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from typing import Literal
 
@@ -118,6 +119,15 @@ def test_code_that_takes_another_path_on_replay_is_caught() -> None:
 def test_an_agent_that_waits_for_what_was_not_prepared_is_no_subject() -> None:
     with pytest.raises(hf.RunWaiting, match="Invite them"):
         crashproof(invite, ["ann"], resources=[Mailer()])
+
+
+def test_a_resource_that_cannot_be_copied_is_told_with_what_to_give_instead() -> None:
+    @hf.agent
+    async def idle() -> int:
+        return 1
+
+    with pytest.raises(hf.Misuse, match=r"cannot be copied: lock .*Give a stand-in"):
+        crashproof(idle, resources=[threading.Lock()])
 
 
 def test_an_agent_that_fails_anyway_is_no_subject() -> None:

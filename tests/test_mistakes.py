@@ -194,6 +194,69 @@ def test_results_instead_of_branches_are_refused() -> None:
         hf.run(both, store=MemoryStore())
 
 
+@hf.step
+def blocking(x: int) -> int:
+    return x
+
+
+BRANCHES: list[tuple[Any, str]] = [
+    (lambda: hf.gather(cast("Any", blocking(2))), r"a branch of hf\.gather is int, .* hf\.gather\(one\(1\), one\(2\)\)"),
+    (lambda: hf.gather(cast("Any", [])), r"a branch of hf\.gather is list, .* hf\.gather\(\*calls\)"),
+    (lambda: hf.first(cast("Any", blocking(2))), r"a branch of hf\.first is int"),
+    (lambda: hf.map(cast("Any", blocking), [1]), r"'blocking' gives hf\.map nothing to await; nothing was executed"),
+    (lambda: hf.map(cast("Any", lambda x: x), [1]), r"'<lambda>' gives hf\.map nothing to await; its result is not used"),
+]
+
+
+@pytest.mark.parametrize(("wrongly", "told"), BRANCHES)
+def test_a_branch_that_cannot_be_awaited_is_refused_with_what_to_write(wrongly: Any, told: str) -> None:
+    @hf.agent
+    async def outer() -> object:
+        return await wrongly()
+
+    with pytest.raises(Misuse, match=told):
+        hf.run(outer, store=MemoryStore())
+
+
+def test_a_method_is_told_from_a_function_that_was_not_decorated() -> None:
+    class Desk:
+        @hf.agent
+        def work(self, x: int) -> int:
+            return x
+
+    with pytest.raises(Misuse, match=r"'work' is a method, .*Make the agent a function"):
+        hf.run(Desk().work, 1, store=MemoryStore())
+
+
+def test_classmethod_stands_above_the_step() -> None:
+    def look(_: object, x: int) -> int:
+        return x
+
+    with pytest.raises(Misuse, match=r"write @classmethod above @hf\.step"):
+        hf.step(cast("Any", classmethod(look)))
+
+
+def test_a_step_that_only_changes_its_argument_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    @hf.step
+    def enrich(document: dict[str, int]) -> None:
+        document["words"] = 7
+
+    @hf.step
+    def print_out(document: dict[str, int]) -> None: ...
+
+    @hf.agent
+    def outer() -> dict[str, int]:
+        document = {"pages": 1}
+        print_out(document)
+        enrich(document)
+        enrich(document)
+        return document
+
+    assert hf.run(outer, store=MemoryStore()) == {"pages": 1, "words": 7}
+    (told,) = caplog.messages
+    assert told.startswith("step 'enrich' has changed its arguments and returned nothing")
+
+
 def test_a_client_is_handed_over_not_passed() -> None:
     @hf.agent
     async def talk(client: threading.Thread) -> None: ...

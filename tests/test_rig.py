@@ -342,6 +342,24 @@ def test_an_async_test_uses_a_thread(rig: Rig) -> None:
     assert asyncio.run(test()) == "declined"
 
 
+def test_a_run_that_was_answered_or_written_to_goes_on_when_time_does(rig: Rig) -> None:
+    @hf.agent
+    async def slowly() -> str:
+        colour = await hf.ask("Which colour?", str)
+        await hf.sleep("3d")
+        return f"{colour}, {await hf.receive('size', int)}"
+
+    run, idle = rig.start(slowly), rig.start(slowly)
+    with rig.app() as app:
+        app.answer(run, "1", "red")
+    rig.advance("2d")
+    assert rig.status(run) == rig.status(idle) == "waiting"
+    rig.advance("1d")
+    rig.send(run, "size", 4)
+    rig.advance(0)
+    assert (rig.status(run), rig.status(idle), rig.result(run)) == ("done", "waiting", "red, 4")
+
+
 def test_messages_reach_a_run(rig: Rig) -> None:
     @hf.agent
     async def listens() -> str:

@@ -218,6 +218,8 @@ REFUSED: list[tuple[object, object, str]] = [
     (list[int], [1, True], "it[1] is bool and came back as int"),
     (str, 5, "int"),
     (bool, 1, "int"),
+    (int, None, "`-> int | None`"),
+    (Any, [None, (1,)], "`-> list[None | tuple[int]]`"),
     (float, 2**53 + 1, "came back"),
     (Any, (1, "a"), "`-> tuple[int, str]`"),
     (Any, {1, 2}, "`-> set[int]`"),
@@ -278,6 +280,24 @@ def test_state_beside_the_written_fields_is_refused() -> None:
         codec_for(Plain, "it").keep(stray)
 
 
+@dataclasses.dataclass
+class Slugged:
+    title: str
+
+    def __post_init__(self) -> None:
+        self.slug, self.seen = self.title.lower(), list[str]()
+
+
+def test_what_a_dataclass_makes_of_its_fields_when_it_is_built_is_no_loss_unless_it_was_changed() -> None:
+    data, live = codec_for(Slugged, "it").keep(Slugged("Kelp"))
+    back = codec_for(Slugged, "it").give_back(data)
+    assert (live.slug, live.seen, back.slug) == ("kelp", [], "kelp")  # type: ignore[attr-defined]
+    changed = Slugged("Kelp")
+    changed.seen.append("ann")
+    with pytest.raises(NotKept, match=r"it\.seen is not a field"):
+        codec_for(Slugged, "it").keep(changed)
+
+
 def test_what_is_derived_or_only_about_transport_is_no_loss() -> None:
     computed, reply = Plain("n"), Reply(text="hi")
     assert computed.loud == "N"
@@ -295,6 +315,16 @@ def test_a_number_that_could_be_written_but_not_read_is_refused() -> None:
 def test_a_whole_number_is_a_float_where_one_is_annotated() -> None:
     data, live = codec_for(list[float], "it").keep([1, 2.5])
     assert (data, repr(live)) == (b"[1.0,2.5]", "[1.0, 2.5]")
+
+
+def test_a_generic_model_that_was_made_without_its_parameter_is_kept_as_the_annotated_one() -> None:
+    codec = codec_for(dict[str, Box[Point]], "it")
+    data, live = codec.keep({"a": Box(item=Point(1))})
+    assert repr(live) == repr(codec.give_back(data)) == "{'a': Box[Point](item=Point(x=1, y=b''))}"
+    with pytest.raises(NotKept, match="Point was expected and list found"):
+        codec.keep({"a": Box(item=[1, b""])})
+    with pytest.raises(NotKept, match=r"Box\[Point\]"):
+        codec.keep({"a": Box[Point | None](item=Point(1))})
 
 
 def test_live_gets_a_copy_so_that_aliases_cannot_differ_from_replay() -> None:

@@ -18,6 +18,7 @@ from holdfast import sync
 from holdfast.life import watch
 from holdfast.life.prints import Print, difference, take
 from holdfast.stores.memory import MemoryStore
+from holdfast.testing import Rig
 
 
 class Reader:
@@ -84,6 +85,27 @@ def test_a_change_is_put_before_a_person_who_sees_old_and_new(prices: Path) -> N
     assert reader.steps == ["first"]
     reader.answer(yes=True)
     assert reader.run() == "second"
+
+
+def test_a_doubt_that_the_run_has_not_come_to_yet_is_not_put_before_the_person_who_is_asked_about_the_change(prices: Path) -> None:
+    @hf.effect(in_doubt=hf.verify(lambda: hf.Landed(3), settle=0))
+    def edit() -> int:
+        prices.write_text("234")
+        return 3
+
+    @hf.agent
+    def editing() -> int:
+        hf.watch(prices)
+        return edit()
+
+    with Rig() as rig:
+        rig.crash(inside="edit")
+        rig.start(editing, run_id="r")
+        with rig.app() as app:
+            assert [item.kind for item in app.inbox()] == ["drift"]
+            assert "happen" not in app.show("r").waits
+            app.answer("r", f"watch:{prices}", yes=True)
+        assert (rig.result("r"), rig.count("edit")) == (3, 1)
 
 
 def test_a_no_gives_up(prices: Path) -> None:

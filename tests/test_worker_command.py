@@ -278,6 +278,39 @@ def holdfast(folder: Path, *words: str) -> str:
     return " ".join(done.stdout.split())
 
 
+CLIENT = """
+import asyncio
+import holdfast as hf
+
+class Client:
+    def __init__(self):
+        self.loop = asyncio.get_running_loop()
+
+async def holdfast_resources():
+    return [Client()]
+
+@hf.step
+async def call() -> bool:
+    return hf.resource(Client).loop is asyncio.get_running_loop()
+
+@hf.agent
+async def calls() -> bool:
+    return await call()
+"""
+
+
+def test_a_client_that_needs_an_event_loop_is_made_on_that_of_the_worker(app: Holdfast, desk: Server, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(CLIENT)
+
+    @hf.agent
+    async def calls() -> bool:
+        return False
+
+    handle = app.submit(calls, run_id="run")
+    with worker(tmp_path, desk, file=tmp_path / "app.py"):
+        assert handle.wait(timeout=BOUND_S) is True
+
+
 def test_a_port_that_is_taken_is_told(app: Holdfast, desk: Server, tmp_path: Path) -> None:
     del app
     with worker(tmp_path, desk, "--health", str(desk.port)) as process:

@@ -18,6 +18,7 @@ from holdfast._options import refuse_unknown
 from holdfast.app.child import Children, Started
 from holdfast.app.frames import interrupted, without_our_frames
 from holdfast.app.handle import Handle, to_be_awaited
+from holdfast.app.loop import Loop, on_a_loop
 from holdfast.app.terminal import at_a_terminal
 from holdfast.app.transferring import Transferring
 from holdfast.app.working import Working
@@ -109,6 +110,7 @@ class Holdfast(Transferring, Working):
             on_ask=_checked_on_ask(on_ask), park_after_s=seconds(park_after, "park_after"), nest=Children,
             meter=Meter(opened, clock, limits),
         )  # fmt: skip
+        self.loop = Loop()
 
     @property
     def store(self) -> Store:
@@ -126,6 +128,7 @@ class Holdfast(Transferring, Working):
 
         To let go of its lock would prove a death that has not happened: the effect of that run may be under way.
         """
+        self.loop.close()
         self.engine.committer.close()
         self.engine.keeper.close()
         if not self.engine.keeper.runs:
@@ -147,12 +150,12 @@ class Holdfast(Transferring, Working):
 
     def carry_out(self, order: Order) -> Any:
         """Attend to an order, blocking until it has its result."""
-        if order.agent.is_async and _on_a_loop():
+        if order.agent.is_async and on_a_loop():
             raise Misuse("hf.run blocks like asyncio.run and cannot be called on a running loop; nothing began. Use `await hf.start(...)`")
         order = replace(order, voice=at_a_terminal(self.engine)) if order.wait else order
         try:
             if order.agent.is_async:
-                return asyncio.run(attend_async(self.engine, order))
+                return self.loop.run(attend_async(self.engine, order))
             return attend_blocking(self.engine, order)
         except Exception as error:
             without_our_frames(error)
@@ -462,14 +465,6 @@ def _checked_on_ask(on_ask: OnAsk | None) -> OnAsk | None:
     if on_ask is not None and inspect.iscoroutinefunction(on_ask):
         raise Misuse("on_ask= takes a `def` function of run id, question id, question and details, which should be brief")
     return on_ask
-
-
-def _on_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _inside() -> Children | None:

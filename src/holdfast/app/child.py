@@ -76,7 +76,7 @@ UNUSABLE = (ChildStopped, Damaged, RunPruned, RunRepaired, UndecodableResult)
 """What keeps a child from being taken up, or its result from being read; nothing that code could answer to."""
 
 RAISED = (RunCancelled, RunFailed, RunPruned, BudgetExceeded, Refusal)
-"""Errors of a child run, beside the builtin ones, that its parent gets as themselves."""
+"""Errors of a child run, beside the builtin ones and those in `raises=` of its agent, that its parent gets as themselves."""
 
 
 class Wish(NamedTuple):
@@ -126,8 +126,8 @@ class Children:
 
     def _spec(self, agent: Agent[..., Any], wish: Wish, *, is_async: bool) -> Spec:
         wait = Calling(self.engine, agent, wish)
-        returns = return_annotation(agent.fn)
-        return Spec(fn=agent.fn, name=agent.name, is_async=is_async, raises=RAISED, returns=returns, wait=wait)
+        returns, raises = return_annotation(agent.fn), (*agent.raises, *RAISED)
+        return Spec(fn=agent.fn, name=agent.name, is_async=is_async, raises=raises, returns=returns, wait=wait)
 
 
 class Calling:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import sys
 import traceback
+from collections.abc import Callable, Coroutine
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -59,13 +61,18 @@ def hidden_in(module: ModuleType, kind: type) -> list[str]:
     return [f"{name} holds a {kind.__name__} in a {where}, where it is not looked for; put it in a list" for name, where in found]
 
 
-def resources_in(module: ModuleType, file: Path, *, stays: str = STAYS) -> list[object]:
-    """What the file hands to its agents for `hf.resource`; `Refusal` where that fails or is no list."""
+def resources_in(module: ModuleType, file: Path, *, on: Callable[[Coroutine[Any, Any, Any]], Any], stays: str = STAYS) -> list[object]:
+    """What the file hands to its agents for `hf.resource`; `Refusal` where that fails or is no list.
+
+    An `async def` function is executed `on` the event loop of the runs: some clients can be made only there.
+    """
     given = getattr(module, RESOURCES_FUNCTION, getattr(module, RESOURCES_LIST, []))
     try:
         found = given() if callable(given) else given
+        found = on(found) if inspect.iscoroutine(found) else found
     except Exception as error:
         text = _shown(error, file.expanduser().absolute())
+        text += f". Write `async def {RESOURCES_FUNCTION}()`" if "no running event loop" in text else ""
         raise Refusal(f"{RESOURCES_FUNCTION}() of {file} failed: {text}; {stays}") from error
     if not isinstance(found, list | tuple):
         what = f"{type(found).__name__}, not a list of objects"

@@ -29,7 +29,7 @@ def order_from(holdfast: Holdfast, run_id: str, file: Path, *, wait: bool) -> Or
     name = holdfast.show(run_id).agent
     module = loaded(file)
     order = operate.order_for(holdfast.engine, run_id, [agent_in(module, file, name)], where=str(file), wait=wait)
-    holdfast.engine = replace(holdfast.engine, resources=tuple(resources_in(module, file)))
+    holdfast.engine = replace(holdfast.engine, resources=tuple(resources_in(module, file, on=holdfast.loop.run)))
     return order
 
 

@@ -97,7 +97,8 @@ def worker(
     module = loaded(app, stays=UNTOUCHED)
     if not agents_in(module):
         raise Refusal(f"{app} defines no agent, and a worker needs the agents that it is to execute; {UNTOUCHED}. {NO_AGENT}")
-    given, limits = resources_in(module, app, stays=UNTOUCHED), declared_in(module, Limit)
+    runner = asyncio.Runner()
+    given, limits = resources_in(module, app, on=runner.run, stays=UNTOUCHED), declared_in(module, Limit)
     for doubtful in (*hidden_in(module, Limit), *hidden_in(module, Schedule), *_unheard_of(limits, agents_in(module))):
         log.warning("%s: %s", app, doubtful)
     new = is_new(meant(store)[0])
@@ -109,7 +110,6 @@ def worker(
             )  # fmt: skip
         except Misuse as error:
             raise Refusal(f"{app}: {error}; {UNTOUCHED}") from error
-        runner = asyncio.Runner()
         stop = Stop(working, runner.get_loop(), grace_s + fleet_worker.BREAK_S + CLOSE_S)
         with _answering(health, holdfast, working, runner.get_loop()), Signals(stop.heard):
             if new:

@@ -160,6 +160,8 @@ def difference(a: object, b: object) -> Lost | None:
         if kind in _SCALARS:
             return None if a == b else Lost("", "came back changed")
         return None if a is b else _comparison(kind)(a, b)  # type: ignore[arg-type]
+    if isinstance(a, BaseModel) and isinstance(b, BaseModel) and b.__pydantic_generic_metadata__["origin"] is kind:
+        return _compare_models(a, b)  # Page(...) where Page[Row] is declared: equal to pydantic, and right to type checkers
     promoted = kind is int and type(b) is float and a == b
     return None if promoted else Lost("", f"is {_name(a)} and came back as {_name(b)}")
 
@@ -248,7 +250,8 @@ def _compare_dataclasses(a: Any, b: Any) -> Lost | None:
         lost = difference(getattr(a, name, _MISSING), getattr(b, name, _MISSING))
         if lost:
             return lost.under(f".{name}")
-    return next((Lost(f".{name}", "is not a field and is lost") for name in _beside_fields(a, names)), None)
+    lost_beside = (name for name in _beside_fields(a, names) if not same(getattr(a, name), getattr(b, name, _MISSING)))
+    return next((Lost(f".{name}", "is not a field and is lost") for name in lost_beside), None)
 
 
 def _beside_fields(a: object, names: Container[str]) -> list[str]:
@@ -355,6 +358,8 @@ def _remedy(value: object, reason: str, annotation: object) -> str:
         return "Its type does not read back all that it holds: keep no state beside its fields, or return plain data, such as model_dump()"
     if not has_form(value):
         return "No annotation helps here: return plain data instead, such as a dict, a dataclass or a pydantic model"
+    if value is None and annotation not in UNTYPED:
+        return f"Annotate what it may be: `-> {_type_name(annotation)} | None`"
     apart = "; members of a union that look alike in JSON need a Literal field that tells them apart" if _is_union(annotation) else ""
     return f"Annotate what it is: `-> {annotation_of(value)}`{apart}"
 

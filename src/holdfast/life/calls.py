@@ -140,6 +140,12 @@ class Call:
         args, args_sha = self.kept()
         return {"args": args, "args_sha": args_sha}
 
+    def has_changed(self) -> bool:
+        """Whether the arguments are not any more what they were when the call began."""
+        with contextlib.suppress(Exception):
+            return identity(self.bound)[0] != self.fingerprint
+        return True
+
     def as_it_is_now(self) -> Call:
         """The call with its arguments as they are now, whatever becomes of them; what cannot be copied stays itself."""
         kept = copy.copy(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,6 +40,9 @@ from holdfast.records.replay import CANCEL
 
 OURS = (Undeliverable, CircuitOpen, Drifted, Refused, NotKept, NestedStep, LostContext, WrongMode, NoRun, KeyReused, Misuse)
 """Errors of our own that a body may raise, and that come back as themselves."""
+
+log = logging.getLogger("holdfast")
+_warned: set[str] = set()
 
 
 def started(call: Call, attempt: int) -> rec.StepStarted:
@@ -77,6 +81,15 @@ def note_usage(call: Call, body: Body, result: object) -> None:
     if not body.usage and is_reply(result):
         told = {**read(result), "asked": call.asked_model()}
         body.usage.append({name: value for name, value in told.items() if value})
+
+
+def notice_change(call: Call, result: object) -> None:
+    """Tell of a step that gives nothing and has changed its arguments: replay, which does not execute it, will not change them."""
+    name = call.spec.name
+    if result is None and call.bound and name not in _warned and call.has_changed():
+        _warned.add(name)
+        log.warning("step %r has changed its arguments and returned nothing: on replay it is not executed, and they stay as they are. "
+                    "Let it return what it makes", name)  # fmt: skip
 
 
 def invoked(call: Call, body: Body, attempt: int) -> Life[Any]:

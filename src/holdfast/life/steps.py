@@ -25,6 +25,7 @@ from holdfast.life.outcomes import (
     last_moment,
     leaves_no_doubt,
     note_usage,
+    notice_change,
     raised_again,
     step_done,
     taken_up_again,
@@ -118,6 +119,7 @@ def _safe(call: Call, attempt: int) -> Life[Any]:
         run.long_steps.pop(call.step_id, None)
         reach("step.after_body")
         note_usage(call, body, result)
+        notice_change(call, result)
         try:
             value, result = codec.keep(result)
         except NotKept as error:

@@ -496,9 +496,14 @@ def _moved(engine: Engine, journal: Journal) -> bool:
 
 
 def _doubts(engine: Engine, journal: Journal) -> list[tuple[str, History]]:
-    """Doubts that wait for a person: all those of a run that nobody executes, and those that whoever executes it asks about."""
+    """Doubts that wait for a person: all those of a run that nobody executes, and those that whoever executes it asks about.
+
+    A run that waits for something else has perhaps not come to a doubt yet; it settles that by itself when it goes on, or asks.
+    """
     match journal.head.status if journal.head.status != "running" or _lives(engine, journal.head) else STOPPED:
-        case "waiting" | "paused" | "failed" | "blocked" | "cancelled" | "stopped":
+        case "waiting":
+            return [(step_id, found) for step_id, found in journal.open_doubts(ended=True) if not found.unseen()]
+        case "paused" | "failed" | "blocked" | "cancelled" | "stopped":
             return journal.open_doubts(ended=True)
         case "running":
             return [(step_id, found) for step_id, found in journal.open_doubts() if found.doubt and found.doubt.action == "ask"]

@@ -202,6 +202,10 @@ class History:
         known_not = isinstance(self.trouble, rec.AttemptFailed) and self.trouble.landed == "no"
         return self.started_us > 0 and self.started_epoch < epoch and not known_not
 
+    def unseen(self) -> bool:
+        """Whether no life has looked at this doubt yet: whoever takes the run up does as the effect declares before anybody is asked."""
+        return self.doubt is None and self.outcome is None
+
     def result_is_missing(self) -> bool:
         """Whether the effect is known to have happened, but not what it returned."""
         return isinstance(self.outcome, rec.StepDone) and bool(self.outcome.not_kept)

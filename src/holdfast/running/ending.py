@@ -297,7 +297,8 @@ def _waiting(run: Run) -> Life[Exception]:
     if run.telling or not (doubts or asks or begun or parked) or any(run.has_mail_for(wait.what) for wait in begun.values()):
         yield _left(run, rec.RunReleased(reason="woken while it parked"))
         return RunWaiting(run.id, "for nothing any more", False)
-    told = [_did_it_happen(step_id, history) for step_id, history in doubts]
+    seen = [(step_id, history) for step_id, history in doubts if not history.unseen()]
+    told = [_did_it_happen(step_id, history) for step_id, history in seen]
     told += [question.opened.question for _, question in asks]
     told += [_wait_told(wait) for wait in begun.values()]
     told += [f"child {RunWaiting(child.run_id, child.told, False).told()}" for child in parked]
@@ -306,7 +307,7 @@ def _waiting(run: Run) -> Life[Exception]:
     reach("park.before")
     yield _left(run, *closed, rec.RunWaiting(waits="; ".join(told), steps=steps, wake_us=run.wakes_us))
     reach("park.after")
-    return RunWaiting(run.id, "; ".join(told), bool(doubts or asks or any(child.asks for child in parked)))
+    return RunWaiting(run.id, "; ".join(told), bool(seen or asks or any(child.asks for child in parked)))
 
 
 def _wait_told(wait: rec.WaitBegun) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
+from types import MethodType
 from typing import Any, TypedDict
 
 from holdfast._duration import Duration, seconds
@@ -39,6 +40,9 @@ def not_an_agent(found: Any, *, said: str = "hf.run", written: str = "agent, arg
     """What is said to somebody who hands over something else."""
     if asyncio.iscoroutine(found):
         found.close()
+    if isinstance(found, MethodType) and isinstance(found.__func__, Agent):
+        remedy = "Make the agent a function; what it needs comes as arguments, or from hf.resource(Type)"
+        return f"{found.__name__!r} is a method, and its object could not be recorded; nothing was started. {remedy}"
     if callable(found):
         return f"{getattr(found, '__name__', found)!r} is not an agent; nothing was started. Decorate it with @hf.agent"
     return f"{said} was given {type(found).__name__}, not an agent; nothing was started. Hand over the agent: {said}({written})"

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, TypeVarTuple, overload
 
 from holdfast import Landed, NotLanded, RunWaiting
 from holdfast._duration import Duration
+from holdfast.errors import Misuse
 from holdfast.operating.views import Item
 from holdfast.testing.lives import Execution, Point
 from holdfast.testing.rig import Prepared, Rig
@@ -66,7 +67,7 @@ class Play:
 
     def trial(self, point: Point | None = None) -> Trial:
         """Play it, on things of its own, with a crash at `point`; without one every error is the caller's."""
-        resources, result, error = copy.deepcopy(list(self.resources)), None, ""
+        resources, result, error = _copied(self.resources), None, ""
         rig = _KnowingRig(resources=resources)
         rig.answers(self.answers)
         if point is not None:
@@ -78,7 +79,18 @@ class Play:
             if point is None and isinstance(raised, RunWaiting):
                 raise
             error = f"{type(raised).__name__}: {raised}"
+        finally:
+            rig.close()
         return Trial(result=result, error=error, executed=rig.executed, reached=rig.reached, seen=copy.deepcopy(self.seen(*resources)))
+
+
+def _copied(resources: Sequence[object]) -> list[Any]:
+    try:
+        return copy.deepcopy(list(resources))
+    except Exception as error:
+        kinds = ", ".join(type(resource).__name__ for resource in resources)
+        remedy = "Give a stand-in that can be copied, or one whose __deepcopy__ makes a new client"
+        raise Misuse(f"each trial has copies of the resources, and these cannot be copied: {kinds} ({error}). {remedy}") from error
 
 
 @overload

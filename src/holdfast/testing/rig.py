@@ -14,6 +14,7 @@ from holdfast import Budget, Holdfast, Landed, NotLanded, RunWaiting
 from holdfast._clock import to_datetime
 from holdfast._duration import Duration, seconds
 from holdfast._ids import checked_run_id
+from holdfast.app.loop import Loop
 from holdfast.errors import Misuse, StoreFailed
 from holdfast.life.run import LETTER_GRACE_US
 from holdfast.operating.checkpoints import Checkpoint
@@ -85,7 +86,7 @@ class Rig:
         self.store = store if is_store(store) else MemoryStore() if store is None else open_store(store)
         self.resources = resources
         self._clock = RigClock() if start is None else RigClock(round(start.timestamp() * 1e6))
-        self._log = Log(self._clock)
+        self._log, self._loop = Log(self._clock), Loop()
         self._prepared: list[Prepared] = []
         self._used: list[Prepared] = []
         self._runs: dict[str, Played] = {}
@@ -99,7 +100,8 @@ class Rig:
             self.check()
 
     def close(self) -> None:
-        """Let go of the store, if the rig has opened it."""
+        """Let go of the store, if the rig has opened it, and of the event loop."""
+        self._loop.close()
         if self._owned:
             self.store.close()
 
@@ -184,9 +186,10 @@ class Rig:
         return self._play_on(self._runs[run_id], resume=resume, patience=patience)
 
     def advance(self, duration: Duration) -> None:
-        """Let time go by; runs of this rig whose time comes meanwhile go on, one after the other, each at its moment."""
+        """Let time go by; runs of this rig that were answered go on first, and those whose time comes meanwhile each at its moment."""
         until_us = self._clock.now_us() + round(seconds(duration, "advance") * 1e6)
         for _ in range(MAX_LIVES):
+            self._play_ready()
             due = min(self._sleeping(until_us), key=lambda head: head.wake_us or 0, default=None)
             if due is None:
                 break
@@ -233,6 +236,13 @@ class Rig:
             if self.status(played.run_id) not in ("failed", "blocked", "cancelled"):
                 raise
 
+    def _play_ready(self) -> None:
+        """Go on with the runs of this rig to which somebody has said what they wait for."""
+        with self.app() as app:
+            ready = [found.run_id for found in app.ready() if found.run_id in self._runs]
+        for run_id in ready:
+            self._play_quietly(self._runs[run_id])
+
     def _play_on(self, played: Played, *, resume: bool, patience: Duration) -> Any:
         until_us = self._clock.now_us() + round(seconds(patience, "patience") * 1e6)
         for _ in range(MAX_LIVES):
@@ -253,7 +263,11 @@ class Rig:
     def _live(self, life: Life, played: Played) -> Any:
         """One simulated process: it plays the run until it is done, waits, fails or dies."""
         with Holdfast(cast("Store", life), clock=self._clock, resources=played.resources) as app:
-            return app.run(played.agent, *played.args, run_id=played.run_id, wait=False, **played.options)
+            unused, app.loop = app.loop, self._loop  # which outlives it, as the clients among the resources do
+            try:
+                return app.run(played.agent, *played.args, run_id=played.run_id, wait=False, **played.options)
+            finally:
+                app.loop = unused
 
     def _answered(self) -> bool:
         """Give every prepared answer whose question is open; whether there was one."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from holdfast.errors import Misuse, ReplayMismatch, Unwinding, WrongMode
+from holdfast.life.calls import Spec
 from holdfast.life.commands import Commit, Life, Turn
 from holdfast.life.drive import drive_async
 from holdfast.life.run import Group, Run, Scope, place
@@ -24,12 +26,16 @@ from holdfast.verbs.verbs import in_agent
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
 T = TypeVar("T")
 Errors: TypeAlias = Literal["raise", "return"]
 Outcome: TypeAlias = tuple[Any, BaseException | None]
 Branch: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
 
 RACE = "hf.first"
+
+NO_BRANCH = "{0!r} gives hf.map nothing to await; {1}. In an `async def` agent map an `async def` function, which may call it"
 
 MAX_BRANCHES = 10_000
 """Branches of one gather at the most; a longer list is mapped in pieces."""
@@ -59,16 +65,29 @@ def gather(
     a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], /, *, errors: Literal["raise"] = ...
 ) -> Coroutine[Any, Any, tuple[A, B, C]]: ...
 @overload
+def gather(
+    a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], d: Awaitable[D], /, *, errors: Literal["raise"] = ...
+) -> Coroutine[Any, Any, tuple[A, B, C, D]]: ...
+@overload
+def gather(
+    a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], d: Awaitable[D], e: Awaitable[E], /, *, errors: Literal["raise"] = ...
+) -> Coroutine[Any, Any, tuple[A, B, C, D, E]]: ...
+@overload
 def gather(*branches: Awaitable[T], errors: Literal["raise"] = ...) -> Coroutine[Any, Any, tuple[T, ...]]: ...
 @overload
 def gather(
     a: Awaitable[A], b: Awaitable[B], /, *, errors: Literal["return"]
 ) -> Coroutine[Any, Any, tuple[A | Exception, B | Exception]]: ...
 @overload
+def gather(
+    a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], /, *, errors: Literal["return"]
+) -> Coroutine[Any, Any, tuple[A | Exception, B | Exception, C | Exception]]: ...
+@overload
 def gather(*branches: Awaitable[T], errors: Literal["return"]) -> Coroutine[Any, Any, tuple[T | Exception, ...]]: ...
 def gather(*branches: Awaitable[Any], errors: Errors = "raise") -> Coroutine[Any, Any, tuple[Any, ...]]:
     """Wait for all branches; give their results in order, or raise the error of the lowest."""
     scope = async_scope("gather")
+    _refuse_results("gather", branches)
     step_id = reserved_group(scope, "gather")
     return _gathered(scope, step_id, [partial(_awaited, branch) for branch in branches], len(branches), errors)
 
@@ -86,6 +105,9 @@ def map(
 ) -> Coroutine[Any, Any, list[Any]]:
     """Call `fn` for each item in a branch of its own, at most `limit` at a time."""
     scope = async_scope("map")
+    spec = getattr(fn, "spec", None)
+    if isinstance(spec, Spec) and not spec.is_async:
+        raise Misuse(NO_BRANCH.format(spec.name, "nothing was executed"))
     step_id = reserved_group(scope, "map")
     branches, room = [partial(_called, fn, item) for item in items], checked_limit(limit)
 
@@ -106,6 +128,7 @@ def first(*branches: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
     scope = async_scope("first")
     if not branches:
         raise Misuse("hf.first needs at least one branch")
+    _refuse_results("first", branches)
     return _raced(scope, scope.reserve(), branches)
 
 
@@ -127,7 +150,17 @@ async def _awaited(branch: Awaitable[Any]) -> Any:
 
 
 async def _called(fn: Callable[[Any], Awaitable[Any]], item: Any) -> Any:
-    return await fn(item)
+    branch = fn(item)
+    if not inspect.isawaitable(branch):
+        raise Misuse(NO_BRANCH.format(getattr(fn, "__name__", "the function"), "its result is not used"))
+    return await branch
+
+
+def _refuse_results(verb: str, branches: Sequence[object]) -> None:
+    for branch in branches:
+        if not inspect.isawaitable(branch):
+            remedy = f"Branches are calls of `async def` functions, without `await`: hf.{verb}(one(1), one(2)), or hf.{verb}(*calls)"
+            raise Misuse(f"a branch of hf.{verb} is {type(branch).__name__}, which cannot be awaited; no branch was started. {remedy}")
 
 
 def _start(

@@ -168,6 +168,7 @@ class Agent(Declared, Generic[P, R]):
         on_model_change: OnModelChange = "warn",
         on_failure: OnFailure = "keep",
         durability: Durability = "step",
+        raises: type[Exception] | tuple[type[Exception], ...] = (),
     ) -> None:
         super().__init__(fn)
         if on_model_change not in get_args(OnModelChange):
@@ -180,7 +181,7 @@ class Agent(Declared, Generic[P, R]):
         self.name = checked_text(name or getattr(fn, "__name__", "agent"), "the name of an agent")
         self.version = checked_text(version, "the version of an agent")
         names.add(self.name)
-        self.budget = checked_budget(budget, f"agent {self.name!r}")
+        self.budget, self.raises = checked_budget(budget, f"agent {self.name!r}"), _classes(raises, self.name)
         self.is_async = inspect.iscoroutinefunction(fn)
         self.arguments, self.orders = Arguments(fn, ()), OrderCodec(fn)
         self._codec: ValueCodec | None = None
@@ -246,6 +247,7 @@ class AgentOptions(TypedDict, total=False):
     on_model_change: OnModelChange
     on_failure: OnFailure
     durability: Durability
+    raises: type[Exception] | tuple[type[Exception], ...]
 
 
 class Keeps(Protocol):
@@ -444,10 +446,14 @@ def _refuse_wrong(name: str, given: Mapping[str, Any]) -> None:
     retry = given.get("retry")
     if retry is not None and not isinstance(retry, Retry):
         raise Misuse(f"retry={retry!r} of {name!r} is not a policy. Write retry=hf.Retry(attempts=5)")
-    raises = given.get("raises", ())
-    for cls in raises if isinstance(raises, tuple) else (raises,):
-        if not (isinstance(cls, type) and issubclass(cls, BaseException)):
-            raise Misuse(f"raises={raises!r} of {name!r} is not an exception class, nor a tuple of them. Write raises=ValueError")
+    _classes(given.get("raises", ()), name)
+
+
+def _classes(raises: Any, name: str) -> tuple[type[Exception], ...]:
+    classes = raises if isinstance(raises, tuple) else (raises,)
+    if not all(isinstance(cls, type) and issubclass(cls, BaseException) for cls in classes):
+        raise Misuse(f"raises={raises!r} of {name!r} is not an exception class, nor a tuple of them. Write raises=ValueError")
+    return classes
 
 
 def _declared(fn: Any, options: dict[str, Any]) -> Any:
@@ -470,10 +476,10 @@ def _declared(fn: Any, options: dict[str, Any]) -> Any:
     timeout = given.pop("timeout", None)
     if timeout is not None and not is_async:
         raise Misuse(f"timeout= on {name!r}, a `def` function: threads cannot be stopped. Make it `async def`, or let its client time out")
-    raises = given.pop("raises", ())
+    raises = _classes(given.pop("raises", ()), name)
     spec = Spec(
         fn=fn, name=name, is_async=is_async, timeout_s=None if timeout is None else seconds(timeout, "timeout"),
-        raises=raises if isinstance(raises, tuple) else (raises,), errors=rules_of(given.pop("errors", ())),
+        raises=raises, errors=rules_of(given.pop("errors", ())),
         undo=_undo_of(given.pop("undo", None)), breaker=circuit_of(given.pop("breaker", None), repr(name)), **given,
     )  # fmt: skip
     _refuse_other_probe(spec)
@@ -544,6 +550,8 @@ def _is_async(fn: Any) -> bool:
 
 
 def _function(fn: Any, what: str) -> Callable[..., Any]:
+    if isinstance(fn, classmethod):
+        raise Misuse(f"@hf.{what} decorates a function: write @classmethod above @hf.{what}, not below it")
     if not callable(fn):
         raise Misuse(f"@hf.{what} decorates a function, not {type(fn).__name__}. Options are keywords: @hf.{what}(name=...)")
     names.add(getattr(fn, "__name__", ""))

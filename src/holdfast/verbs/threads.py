@@ -30,6 +30,8 @@ from holdfast.verbs.branches import (
 A = TypeVar("A")
 B = TypeVar("B")
 C = TypeVar("C")
+D = TypeVar("D")
+E = TypeVar("E")
 T = TypeVar("T")
 
 MAX_THREADS = 32
@@ -47,9 +49,21 @@ def gather(a: Callable[[], A], b: Callable[[], B], /, *, errors: Literal["raise"
 @overload
 def gather(a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], /, *, errors: Literal["raise"] = ...) -> tuple[A, B, C]: ...
 @overload
+def gather(
+    a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], d: Callable[[], D], /, *, errors: Literal["raise"] = ...
+) -> tuple[A, B, C, D]: ...
+@overload
+def gather(
+    a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], d: Callable[[], D], e: Callable[[], E], /, *, errors: Literal["raise"] = ...
+) -> tuple[A, B, C, D, E]: ...
+@overload
 def gather(*branches: Callable[[], T], errors: Literal["raise"] = ...) -> tuple[T, ...]: ...
 @overload
 def gather(a: Callable[[], A], b: Callable[[], B], /, *, errors: Literal["return"]) -> tuple[A | Exception, B | Exception]: ...
+@overload
+def gather(
+    a: Callable[[], A], b: Callable[[], B], c: Callable[[], C], /, *, errors: Literal["return"]
+) -> tuple[A | Exception, B | Exception, C | Exception]: ...
 @overload
 def gather(*branches: Callable[[], T], errors: Literal["return"]) -> tuple[T | Exception, ...]: ...
 def gather(*branches: Callable[[], Any], errors: Errors = "raise") -> tuple[Any, ...]:

@@ -29,6 +29,7 @@ def publish(name: str) -> int:
 @hf.agent
 def read(pages: list[int], title: str = "") -> list[str]:
     assert_type(hf.gather(lambda: fetch(1), lambda: weigh(2)), tuple[str, float])
+    assert_type(hf.gather(lambda: fetch(1), lambda: weigh(2), lambda: fetch(3), lambda: weigh(4)), tuple[str, float, str, float])
     assert_type(hf.map(fetch, pages, limit=4), list[str])
     assert_type(hf.map(fetch, pages, errors="return"), list[str | Exception])
     assert_type(hf.first(lambda: fetch(1), lambda: fetch(2)), str)

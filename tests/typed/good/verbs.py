@@ -39,6 +39,10 @@ def close(name: str, *, quiet: bool = False) -> None: ...
 async def read(pages: list[int]) -> list[str]:
     assert_type(await hf.gather(fetch(1), weigh(2)), tuple[str, float])
     assert_type(await hf.gather(fetch(1), weigh(2), plan(3)), tuple[str, float, bytes])
+    assert_type(await hf.gather(fetch(1), weigh(2), plan(3), weigh(4)), tuple[str, float, bytes, float])
+    assert_type(await hf.gather(fetch(1), weigh(2), plan(3), weigh(4), fetch(5)), tuple[str, float, bytes, float, str])
+    three = await hf.gather(fetch(1), weigh(2), plan(3), errors="return")
+    assert_type(three, tuple[str | Exception, float | Exception, bytes | Exception])
     assert_type(await hf.gather(*(fetch(page) for page in pages)), tuple[str, ...])
     assert_type(await hf.gather(*(fetch(page) for page in pages), errors="return"), tuple[str | Exception, ...])
     assert_type(await hf.map(fetch, pages, limit=4), list[str])
