@@ -213,3 +213,20 @@ def test_a_word_on_something_else_at_that_step_is_no_approval() -> None:
     with hf.Holdfast(store) as app, pytest.raises(hf.RunWaiting, match="may pay"):
         app.run(agent, run_id="r", wait=False)
     assert paid == []
+
+
+def test_a_copy_of_an_effect_needs_no_agreement_where_it_says_so() -> None:
+    done: list[str] = []
+
+    @hf.effect(in_doubt="ask", approve=True)
+    def pay(what: str) -> None:
+        done.append(what)
+
+    @hf.agent
+    def buys() -> None:
+        hf.effect(pay, approve=False)("small")
+        hf.effect(pay, retry=hf.Retry(attempts=2))("large")
+
+    with pytest.raises(hf.RunWaiting, match=r"pay\(what=\"large\"\)"):
+        hf.run(buys, run_id="r", store=MemoryStore(), wait=False)
+    assert done == ["small"]

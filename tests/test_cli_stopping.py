@@ -105,6 +105,48 @@ def test_more_than_the_limit_are_left_and_counted(stage: Stage) -> None:
     assert stage.document("pause", "--agent", "buys", "--limit", "1")["left"] == 1
 
 
+@hf.step
+def looks(what: str) -> str:
+    return what
+
+
+def blocked_by_a_deploy(stage: Stage, *ids: str) -> None:
+    """Runs that executed the code of before, and then met another one."""
+    version = "old"
+
+    @hf.agent(name="deployed")
+    def deployed() -> str:
+        looks(version)
+        raise hf.NotLanded("the process ends here")
+
+    with hf.Holdfast(stage.store) as app:
+        for error in (hf.NotLanded, hf.ReplayMismatch):
+            for run_id in ids:
+                with pytest.raises(error):
+                    app.run(deployed, run_id=run_id)
+            version = "new"
+
+
+def test_what_a_deploy_changed_is_accepted_for_all_runs_that_it_blocks(stage: Stage) -> None:
+    blocked_by_a_deploy(stage, "d-1", "d-2", "d-3")
+    words = ("resume", "--agent", "deployed", "--accept", "--by", "ann")
+    looked = stage.told(*words, "--dry-run")
+    assert looked.startswith("3 runs would be resumed with what changed; nothing is changed yet\n")
+    assert looked.count("ReplayMismatch") == 3
+    assert stage.document(*words)["refused"] == 0
+    assert {run["run_id"]: run["status"] for run in stage.document("runs", "--agent", "deployed")["runs"]} == dict.fromkeys(
+        ["d-1", "d-2", "d-3"], "queued"
+    )
+    assert stage.told(*words) == "no run matches; nothing was changed\n"
+
+
+def test_a_run_that_nothing_changed_for_is_not_resumed_by_accepting(stage: Stage) -> None:
+    blocked_by_a_deploy(stage, "d-1")
+    code, out, _ = stage.give("resume", "--status", "blocked", "--status", "queued", "--accept")
+    assert (code, out.startswith("1 run resumed with what changed, 3 runs not\n")) == (1, True)
+    assert set(statuses(stage).values()) == {"queued"}
+
+
 @pytest.mark.parametrize("said", ["n\n", "y\n"])
 def test_a_person_is_asked_first(stage: Stage, monkeypatch: pytest.MonkeyPatch, said: str) -> None:
     monkeypatch.setattr(stopping, "is_terminal", lambda stream: stream is not sys.stderr)

@@ -196,17 +196,19 @@ def resume(
     """Go on with a run, here or elsewhere; or with a queue or the fleet.
 
     With --here the run is executed now; without it, it is marked as ready for whoever runs its agent next. --queue and --fleet lift what
-    `holdfast pause` held back. With filters every run that they choose is marked as ready; if no status is named, those that are paused.
+    `holdfast pause` held back. With filters every run that they choose is marked as ready; if no status is named, those that are paused,
+    or blocked, with --accept.
     """
     chosen = stopping.many(status=status, agent=agent, tag=tag, idle=idle, of_queue=of_queue, limit=limit, dry_run=dry_run, yes=yes)
     screen, limits = Screen(store, as_json), read_budget(budget or ())
     for_all = stopping.is_for_all(run, chosen, queue=queue, fleet=fleet)
     for_many = not for_all and stopping.is_for_many(run, chosen, or_else=stopping.OR_ALL)
     if for_all or for_many or run is None:
-        stopping.refuse_for_one({"--here": here is not None, "--no-wait": no_wait, "--accept": accept, "--budget": limits is not None})
+        for_one = {"--here": here is not None, "--no-wait": no_wait, "--budget": limits is not None}
+        stopping.refuse_for_one(for_one if for_many else {**for_one, "--accept": accept})
         if for_all:
             return stopping.resume_all(screen, queue, by=by, reason=reason)
-        return stopping.resume_many(screen, chosen, by=by, reason=reason)
+        return stopping.resume_many(screen, chosen, accept=accept, by=by, reason=reason)
     _refuse_idle_no_wait(here, no_wait=no_wait)
     if accept and limits is not None:
         raise typer.BadParameter("say one after the other: first --accept, then --budget", param_hint="--budget")

@@ -31,7 +31,7 @@ from holdfast.cli.options import (
 )  # fmt: skip
 from holdfast.cli.page import Cell, Column, Commands, Line, Page, Table
 from holdfast.cli.screen import Screen, is_terminal
-from holdfast.cli.views import Setting
+from holdfast.cli.views import Setting, in_brief
 from holdfast.cli.wording import ago, count
 from holdfast.errors import Refusal
 from holdfast.fleet import choosing
@@ -47,8 +47,9 @@ MOST_RUNS = 100_000
 ASKED, SHOWN = 10, 20
 """Runs that a question names, and that a page names; the document names all."""
 
-DONE = {"pause": "paused", "resume": "resumed", "cancel": "cancelled"}
+DONE = {"pause": "paused", "resume": "resumed", "accept": "resumed with what changed", "cancel": "cancelled"}
 COLUMNS = (Column("run"), Column("agent", least=8), Column("was"), Column("queue", least=8), Column("now", least=20, below=True))
+COLUMNS_BEFORE = (Column("run"), Column("agent", least=8), Column("is"), Column("queue", least=8), Column("because", least=20, below=True))
 
 PAUSES = examples(
     "holdfast pause order-47 --reason 'the price is wrong'", "holdfast pause order-47 --now", "holdfast pause --queue mail",
@@ -58,6 +59,7 @@ PAUSES = examples(
 RESUMES = examples(
     "holdfast resume order-47 --here app.py", "holdfast resume order-47 --budget usd=50 --reason 'worth it'",
     "holdfast resume --queue mail", "holdfast resume --status paused --agent buy --dry-run",
+    "holdfast resume --status blocked --agent buy --accept --dry-run",
 )  # fmt: skip
 CANCELS = examples(
     "holdfast cancel order-47 --reason 'the customer called'", "holdfast cancel order-47 --undo --here app.py",
@@ -185,10 +187,11 @@ def resume_all(screen: Screen, queue: str | None, *, by: str | None, reason: str
         return said_of_all(screen, holdfast, queue, said)
 
 
-def resume_many(screen: Screen, chosen: Many, *, by: str | None, reason: str) -> Exit:
-    """Mark all runs that are chosen as ready."""
+def resume_many(screen: Screen, chosen: Many, *, accept: bool, by: str | None, reason: str) -> Exit:
+    """Mark all runs that are chosen as ready, with what changed for them or as they are."""
     with opened(screen.store) as holdfast:
-        return carried_out(screen, holdfast, "resume", chosen, partial(holdfast.resume, by=by, reason=reason))
+        verb, say = ("accept", holdfast.accept) if accept else ("resume", holdfast.resume)
+        return carried_out(screen, holdfast, verb, chosen, partial(say, by=by, reason=reason))
 
 
 def cancel_many(screen: Screen, chosen: Many, *, undo: bool, by: str | None, reason: str) -> Exit:
@@ -244,7 +247,8 @@ def many_page(verb: str, told: Sequence[Touched], chosen: Chosen, *, dry_run: bo
     did = f"would be {DONE[verb]}; nothing is changed yet" if dry_run else DONE[verb]
     failed = f", {count(refused, 'run')} not" if refused else ""
     page: Page = [Line(f"{count(len(told) - refused, 'run')} {did}{failed}", "bold")]
-    page += [Table(COLUMNS, [_row(one) for one in sorted(told, key=lambda one: not one.refused)[:SHOWN]])]
+    shown = sorted(told, key=lambda one: not one.refused)[:SHOWN]
+    page += [Table(COLUMNS_BEFORE if dry_run else COLUMNS, [_row(one, dry_run=dry_run) for one in shown])]
     if len(told) > SHOWN:
         page += [Line(f"and {count(len(told) - SHOWN, 'more run')}; --json names all", "dim")]
     if chosen.along:
@@ -255,8 +259,8 @@ def many_page(verb: str, told: Sequence[Touched], chosen: Chosen, *, dry_run: bo
     return page
 
 
-def _row(one: Touched) -> list[Cell]:
-    became = Cell(one.refused, "red") if one.refused else Cell(one.said, "dim")
+def _row(one: Touched, *, dry_run: bool) -> list[Cell]:
+    became = Cell(one.refused, "red") if one.refused else Cell(in_brief(one.note) if dry_run else one.said, "dim")
     return [Cell(one.run_id), Cell(one.agent), Cell(one.status), Cell(one.queue), became]
 
 

@@ -88,10 +88,14 @@ def _run_row(run: Summary, setting: Setting) -> list[Cell]:
     status = "stopped" if run.status == "running" and run.owner_lives is False else run.status
     style = STATUS_STYLES.get(status, "")
     note = run.note if status != "stopped" else "its process is dead; resume it to go on"
-    note = note if len(note) <= NOTE_LIMIT else f"{note[: NOTE_LIMIT - 3]}..."
     changed = Cell(ago(run.updated_us, setting.now_us), "dim")
     line = [Cell(run.queue), Cell(str(run.priority or "")), Cell(run.key)]
-    return [Cell(run.run_id), Cell(run.agent), Cell(status, style), *line, changed, Cell(note)]
+    return [Cell(run.run_id), Cell(run.agent), Cell(status, style), *line, changed, Cell(in_brief(note))]
+
+
+def in_brief(note: str) -> str:
+    """The beginning of a note, for a list."""
+    return note if len(note) <= NOTE_LIMIT else f"{note[: NOTE_LIMIT - 3]}..."
 
 
 def run_page(run: RunView, setting: Setting, why: Sequence[Block] = ()) -> Page:

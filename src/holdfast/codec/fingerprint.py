@@ -81,9 +81,11 @@ def identity(arguments: dict[str, object]) -> tuple[str, bytes | None, str]:
 
 def args_match(args: bytes, args_sha: str) -> bool:
     """Whether stored arguments are what `args_sha` says: their SHA-256, or `j` and that of a `j` with them behind it."""
-    hashed = hashlib.sha256(b"j" if args_sha[:1] == "j" else b"")
+    if args_sha[:1] != "j":
+        return hashlib.sha256(args).hexdigest() == args_sha
+    hashed = hashlib.sha256(b"j")
     hashed.update(args)
-    return hashed.hexdigest() == args_sha.removeprefix("j")
+    return hashed.hexdigest() == args_sha[1:]
 
 
 def encode_arguments(arguments: Mapping[str, object]) -> bytes:

@@ -6,7 +6,7 @@ One that cannot be paused, resumed or cancelled does not stop the others. A run 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from holdfast._options import checked_statuses
@@ -22,6 +22,7 @@ PAGE = 500
 USUAL = {
     "pause": ("queued", "running", "waiting"),
     "resume": ("paused",),
+    "accept": ("blocked",),
     "cancel": ("queued", "running", "waiting", "paused", "blocked", "failed"),
 }
 """The statuses that a verb is for, where none is named."""
@@ -52,12 +53,13 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Touched:
-    """What became of one run: what the verb said, or why it was refused. `status` and `queue` are those from before."""
+    """What became of one run: what the verb said, or why it was refused. `status`, its `note` and `queue` are those from before."""
 
     run_id: str
     agent: str
     status: str
     queue: str
+    note: str = ""
     said: str = ""
     refused: str = ""
 
@@ -75,7 +77,7 @@ def chosen(engine: Engine, verb: str, wanted: Wanted, *, limit: int) -> Chosen:
 def carried_out(runs: Sequence[Head], verb: Callable[[str], str] | None) -> Iterator[Touched]:
     """Say the verb to each, or to none, where it is only to be seen which they are; one answer for each."""
     for head in runs:
-        told = Touched(run_id=head.run_id, agent=head.agent, status=head.status, queue=head.queue)
+        told = Touched(run_id=head.run_id, agent=head.agent, status=head.status, queue=head.queue, note=head.note)
         yield told if verb is None else _said(told, verb)
 
 
@@ -87,7 +89,7 @@ def _said(told: Touched, verb: Callable[[str], str]) -> Touched:
         raise
     except HoldfastError as error:
         refused = str(error)
-    return Touched(run_id=told.run_id, agent=told.agent, status=told.status, queue=told.queue, said=said, refused=refused)
+    return replace(told, said=said, refused=refused)
 
 
 def _matching(engine: Engine, wanted: Wanted, statuses: Sequence[str]) -> Iterator[Head]:

@@ -192,23 +192,25 @@ def raised_again(call: Call, record: rec.StepFailed) -> BaseException:
     return call.blamed(error)
 
 
-def given_back(call: Call, record: rec.StepDone) -> Life[Any]:
-    """A recorded result, decoded; one that no longer fits blocks the run, unless a person had said it, who is asked again."""
+def given_back(call: Call, record: rec.StepDone) -> Any:
+    """A recorded result, decoded; ValueError or NotKept where it no longer fits."""
     if record.not_kept:
         raise call.blamed(ResultNotKept(call.run.id, call.step_id, call.spec.name, record.shown, record.not_kept))
-    try:
-        return call.spec.codec().give_back(record.value or b"null")
-    except (ValueError, NotKept) as error:
-        history = call.run.journal.histories[call.step_id]
-        unsaid, edited = history.unsaid, history.edited
-        if edited is not None:
-            why = f"{edited.by} gave it by an edit, and it does not fit: {error}. Edit it again: holdfast edit {call.run.id} {call.step_id}"
-            raise call.run.stop(UndecodableResult(call.run.id, call.step_id, call.spec.name, why)) from error
-        if unsaid is not None:
-            why = f"the result that was given does not fit: {call.unfit(record.value)}"
-            yield Commit([opened(call, why, "ask")])
-            raise call.run.stop(ResultNotKept(call.run.id, call.step_id, call.spec.name, unsaid.shown, why)) from error
-        raise call.run.stop(UndecodableResult(call.run.id, call.step_id, call.spec.name, str(error))) from error
+    return call.spec.codec().give_back(record.value or b"null")
+
+
+def no_longer_fits(call: Call, record: rec.StepDone, error: Exception) -> Life[BaseException]:
+    """What blocks the run where a recorded result is none of this step any more; a person who had said it is asked again."""
+    history = call.run.journal.histories[call.step_id]
+    unsaid, edited = history.unsaid, history.edited
+    why = str(error)
+    if edited is not None:
+        why = f"{edited.by} gave it by an edit, and it does not fit: {error}. Edit it again: holdfast edit {call.run.id} {call.step_id}"
+    elif unsaid is not None:
+        why = f"the result that was given does not fit: {call.unfit(record.value)}"
+        yield Commit([opened(call, why, "ask")])
+        return call.run.stop(ResultNotKept(call.run.id, call.step_id, call.spec.name, unsaid.shown, why))
+    return call.run.stop(UndecodableResult(call.run.id, call.step_id, call.spec.name, why))
 
 
 def leaves_no_doubt(call: Call) -> bool:

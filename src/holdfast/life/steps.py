@@ -24,6 +24,7 @@ from holdfast.life.outcomes import (
     given_back,
     last_moment,
     leaves_no_doubt,
+    no_longer_fits,
     note_usage,
     notice_change,
     raised_again,
@@ -32,28 +33,23 @@ from holdfast.life.outcomes import (
     with_changes,
 )
 from holdfast.life.run import Body
-from holdfast.records.replay import Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
+from holdfast.records.replay import Decision, Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
 from holdfast.records.replay import Hang as Hung
 
 
 def life(call: Call) -> Life[Any]:
     """From the call to its outcome."""
-    run, spec = call.run, call.spec
-    run.requested.add(call.step_id)
-    call.key = introduced(call) if spec.effect else ""
-    if hasattr(spec.wait, "undone"):
-        remember(call)
-    history = run.journal.histories.get(call.step_id)
-    grouped = call.step_id in run.journal.groups
-    _refuse_moved(call, history)
-    doubtful = spec.effect and not leaves_no_doubt(call)
-    decision = decide(history, name=spec.name, fingerprint=call.fingerprint, effect=doubtful, grouped=grouped)
+    run, history = call.run, call.run.journal.histories.get(call.step_id)
+    decision = _decided(call, history)
     if isinstance(decision, (Execute, Doubt, Landed)) and call.scope.guarded():
         yield from _let_in(call, history)
     match decision:
         case Return():
             yield Turn(decision.seq)
-            return (yield from given_back(call, decision.record))
+            try:
+                return given_back(call, decision.record)
+            except (ValueError, NotKept) as error:
+                raise (yield from no_longer_fits(call, decision.record, error)) from error
         case Raise():
             yield Turn(decision.seq)
             raise raised_again(call, decision.record)
@@ -70,6 +66,20 @@ def life(call: Call) -> Life[Any]:
         case Mismatch():
             recorded = shown_call(decision.recorded, history.args) if history else decision.recorded
             raise run.stop(ReplayMismatch(run.id, call.step_id, recorded, f"calls {call.shown()}", call.keeping_name(history)))
+
+
+def _decided(call: Call, history: History | None) -> Decision:
+    """What to do with the call, which the run has come to now."""
+    run, spec = call.run, call.spec
+    run.requested.add(call.step_id)
+    call.key = introduced(call) if spec.effect else ""
+    if spec.wait is not None and hasattr(spec.wait, "undone"):
+        remember(call)
+    if history is None and spec.call_id is not None:
+        _refuse_moved(call)
+    doubtful = spec.effect and not leaves_no_doubt(call)
+    grouped = call.step_id in run.journal.groups
+    return decide(history, name=spec.name, fingerprint=call.fingerprint, effect=doubtful, grouped=grouped)
 
 
 def _let_in(call: Call, history: History | None) -> Life[None]:
@@ -154,10 +164,8 @@ def _waited(call: Call, wait: Callable[[Call], Life[Came]]) -> Life[Any]:
     return result
 
 
-def _refuse_moved(call: Call, history: History | None) -> None:
+def _refuse_moved(call: Call) -> None:
     """A call with an identity of its own that is recorded under another reply: a task of its own came earlier or later than before."""
-    if history is not None or call.spec.call_id is None:
-        return
     run, call_id = call.run, call.step_id.partition(":")[2]
     for step_id in run.recorded - run.requested:
         found = run.journal.histories.get(step_id)

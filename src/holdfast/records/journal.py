@@ -521,7 +521,7 @@ class Journal:
         history = self.histories.get(record.step_id)
         if history is None or self._make_way(history, record):
             history = self.histories[record.step_id] = History()
-            if not getattr(record, "lost", False):
+            if "." in record.step_id and not getattr(record, "lost", False):
                 self.groups.update(_groups_above(record.step_id))
         self._claim_known(record, history)
         history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)

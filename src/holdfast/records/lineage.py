@@ -146,10 +146,10 @@ def _described(run_id: str, step_id: str, history: History) -> dict[str, Any]:
 def _as_history(told: dict[str, Any]) -> History:
     step_id, name, fingerprint = told["step"], told["name"], told["fingerprint"]
     args, value, child = told.get("args"), told.get("value"), told.get("child", "")
-    history = History(
-        name=name, fingerprint=fingerprint, effect=not child, key=told.get("key", ""), args=None if args is None else _bytes(args),
-        started_us=told.get("at_us", 0), elsewhere=told["run"], child=child,
-    )  # fmt: skip
+    history = History()
+    history.name, history.fingerprint, history.effect, history.child = name, fingerprint, not child, child
+    history.key, history.args = told.get("key", ""), None if args is None else _bytes(args)
+    history.started_us, history.elsewhere = told.get("at_us", 0), told["run"]
     if told["landed"]:
         history.outcome = rec.StepDone(
             step_id=step_id, name=name, fingerprint=fingerprint, effect=not child, value=None if value is None else _bytes(value),

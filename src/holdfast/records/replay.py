@@ -43,7 +43,7 @@ THE_ENGINE = ("probe", "reset")
 DIED = "the process ended between the intent and the outcome"
 
 
-@dataclass(slots=True)
+@dataclass(init=False)  # each has its defaults from the class: most fields of most steps never differ
 class History:
     """What the records of one step say, folded one by one in the order of their seq.
 
@@ -92,6 +92,10 @@ class History:
         """Take one more record of this step into account."""
         self.first_seq = self.first_seq or seq
         match record:
+            case rec.StepDone() | rec.StepFailed():
+                self._identify(record.name, record.fingerprint, effect=record.effect)
+                self.attempts, self.outcome, self.outcome_seq = record.attempt, record, seq
+                self.args = self.args if record.args is None else record.args
             case rec.StepStarted():
                 self._identify(record.name, record.fingerprint, effect=record.effect)
                 self.key, self.args = record.key, record.args
@@ -107,10 +111,6 @@ class History:
                 self.attempts, self.trouble = record.attempt, record
                 self.failures, self.pending, self.failed_us = self.failures + 1, False, at_us
                 self.began_us, self.usd = self.began_us or record.started_us or at_us, self.usd + rec.cost_usd(record.usage)
-            case rec.StepDone() | rec.StepFailed():
-                self._identify(record.name, record.fingerprint, effect=record.effect)
-                self.attempts, self.outcome, self.outcome_seq = record.attempt, record, seq
-                self.args = self.args if record.args is None else record.args
             case rec.StepBrokenOff():
                 self._identify(record.name, record.fingerprint, effect=record.effect)
                 self.attempts, self.trouble = record.attempt, record

@@ -410,10 +410,15 @@ def _blocking(fn: Any) -> Any:
 
 
 def _approve(declared: object) -> Approve | None:
-    """Whether a person must agree first: always (True), within a time ("24h"), or where a predicate of the arguments says so."""
+    """Whether a person must agree first: always (True), within a time ("24h"), or where a predicate of the arguments says so.
+
+    False is never, in a copy of an effect too; None is what was not said.
+    """
     match declared:
-        case None | False:
+        case None:
             return None
+        case False:
+            return Approve(when=lambda *_, **__: False)
         case True:
             return Approve()
         case str() | timedelta():
