@@ -42,7 +42,7 @@ OURS = (Undeliverable, CircuitOpen, Drifted, Refused, NotKept, NestedStep, LostC
 """Errors of our own that a body may raise, and that come back as themselves."""
 
 log = logging.getLogger("holdfast")
-_warned: set[str] = set()
+_looked_at: set[str] = set()
 
 
 def started(call: Call, attempt: int) -> rec.StepStarted:
@@ -84,12 +84,16 @@ def note_usage(call: Call, body: Body, result: object) -> None:
 
 
 def notice_change(call: Call, result: object) -> None:
-    """Tell of a step that gives nothing and has changed its arguments: replay, which does not execute it, will not change them."""
+    """Tell of a step that gives nothing and has changed its arguments: replay, which does not execute it, will not change them.
+
+    Its first call in this process tells: to write all arguments down once more would cost large ones twice, each time.
+    """
     name = call.spec.name
-    if result is None and call.bound and name not in _warned and call.has_changed():
-        _warned.add(name)
-        log.warning("step %r has changed its arguments and returned nothing: on replay it is not executed, and they stay as they are. "
-                    "Let it return what it makes", name)  # fmt: skip
+    if result is None and call.bound and name not in _looked_at:
+        _looked_at.add(name)
+        if call.has_changed():
+            log.warning("step %r has changed its arguments and returned nothing: on replay it is not executed, and they stay as they are. "
+                        "Let it return what it makes", name)  # fmt: skip
 
 
 def invoked(call: Call, body: Body, attempt: int) -> Life[Any]:
