@@ -30,6 +30,11 @@ async def buy_changed(order: str) -> str:
 
 
 @hf.agent
+async def around_search(order: str) -> str:
+    return "went" if await hf.ask(await search(order)) else "stayed"
+
+
+@hf.agent
 async def careful(order: str) -> str:
     return "went" if await hf.ask(f"Buy {order}?") else "stayed"
 
@@ -62,3 +67,43 @@ def test_what_a_run_asks_stays_in_the_inbox_when_it_is_resumed_without_a_word(ag
         app.answer("r-1", "1", yes=True) if kind == "ask" else app.resolve("r-1", "1", landed=settled)
         assert app.inbox() == []
         assert app.run(agent, "shoes", run_id="r-1") == settled
+
+
+def test_a_run_in_line_that_nobody_serves_proposes_a_worker_of_its_queue() -> None:
+    with hf.Holdfast("memory:") as app:
+        app.submit(buy, "shoes", run_id="r-1", queue="mail")
+        app.submit(buy, "shoes", run_id="r-2")
+        assert app.show("r-1").next_commands == ["holdfast resume r-1 --here APP.py", "holdfast worker APP.py --queue mail"]
+        assert app.show("r-2").next_commands == ["holdfast resume r-2 --here APP.py", "holdfast worker APP.py"]
+
+
+@hf.agent
+async def around(order: str) -> str:
+    return await careful(order)
+
+
+def test_a_child_that_is_ready_goes_on_with_its_parent_in_the_command_that_is_proposed_too() -> None:
+    with hf.Holdfast("memory:") as app:
+        parked(app, around)
+        said = app.answer("r-1.1", "1", yes=True)
+        assert app.show("r-1.1").next_commands[0] == "holdfast resume r-1 --here APP.py"
+        assert said.endswith("holdfast resume r-1 --here APP.py")
+
+
+def test_what_blocked_a_run_is_not_its_last_error_once_somebody_went_on() -> None:
+    with hf.Holdfast("memory:") as app:
+        parked(app)
+        with pytest.raises(hf.ReplayMismatch):
+            app.run(buy_changed, "shoes", run_id="r-1", wait=False)
+        assert app.show("r-1").last_error.startswith("ReplayMismatch: step 1 ")
+        app.resume("r-1")
+        assert app.show("r-1").last_error.startswith("ReplayMismatch: step 1 ")
+        parked(app)
+        assert app.show("r-1").last_error == "TimeoutError: no answer"
+
+
+def test_an_edit_begins_no_generation() -> None:
+    with hf.Holdfast("memory:") as app:
+        parked(app, around_search)
+        app.edit("r-1", "1", "boots", by="ann")
+        assert app.show("r-1").generation == 0

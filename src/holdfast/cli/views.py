@@ -87,7 +87,7 @@ def runs_page(runs: Sequence[Summary], *, limit: int, setting: Setting) -> Page:
 def _run_row(run: Summary, setting: Setting) -> list[Cell]:
     status = "stopped" if run.status == "running" and run.owner_lives is False else run.status
     style = STATUS_STYLES.get(status, "")
-    note = run.note if status != "stopped" else "its process is dead; resume it to go on"
+    note = run.note if status != "stopped" else f"its process is dead; {run.note or 'resume it to go on'}"
     note = note if len(note) <= NOTE_LIMIT else f"{note[: NOTE_LIMIT - 3]}..."
     changed = Cell(ago(run.updated_us, setting.now_us), "dim")
     line = [Cell(run.queue), Cell(str(run.priority or "")), Cell(run.key)]
@@ -152,7 +152,7 @@ def _run_facts(run: RunView, now_us: int) -> list[Fact]:
     facts += [("undoing", run.undoing)] if run.undoing else []
     facts += [("fork of", run.forked_from)] if run.forked_from else []
     facts += [("forks", ", ".join(run.forks))] if run.forks else []
-    facts += [("last error", run.last_error)] if run.last_error not in ("", run.note) else []
+    facts += [("last error", run.last_error)] if run.last_error not in ("", run.note) and run.status != "blocked" else []
     facts += [("model", change) for change in run.model_changes]
     facts += [("started", moment(run.created_us, now_us)), ("changed", moment(run.updated_us, now_us))]
     facts += [("tags", _tags(run.tags))] if run.tags else []

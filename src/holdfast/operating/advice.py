@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from holdfast._turns import QUEUE
 from holdfast.errors import BudgetExceeded
 from holdfast.life.again import sent_keys
 from holdfast.records import kinds as rec
@@ -37,10 +38,16 @@ def going_on(journal: Journal, hands: Hands = "here") -> list[str]:
     if journal.head.status == "paused":
         return [resume]
     if hands == "here":
-        return [*saying(journal), here]
+        return [*saying(journal), here, *_serving(journal.head)]
     if journal.head.status in ("queued", "waiting"):  # it is ready, and whoever takes it does so by himself
         return ["holdfast workers"] if hands == "workers" else []
     return [*saying(journal), left, *([here] if hands == "workers" else [])]
+
+
+def _serving(head: Head) -> list[str]:
+    """The command that takes runs in line, this one among them."""
+    queue = f" --queue {head.queue}" if head.queue not in ("", QUEUE) else ""
+    return [f"holdfast worker APP.py{queue}"] if head.status == "queued" else []
 
 
 def saying(journal: Journal) -> list[str]:

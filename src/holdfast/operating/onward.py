@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast._options import AWAY
 from holdfast.operating.advice import answering, going_on, made, moving_on, settling, telling, unblocking
-from holdfast.operating.family import hindrance
+from holdfast.operating.family import hindrance, top_of
 from holdfast.operating.holding import Fleet
 from holdfast.records.journal import Journal
 from holdfast.records.replay import History, Question
@@ -80,10 +80,11 @@ def _moved(engine: Engine, journal: Journal) -> bool:
 
 
 def _going_on(engine: Engine, journal: Journal, fleet: Fleet) -> list[str]:
-    """What goes on with a run; of a child, what its parent needs first."""
+    """What goes on with a run; of a child, with the run that has called it, or what that one needs first."""
     head, found = journal.head, hindrance(engine.store, journal.head)
     if found is None:
-        return going_on(journal, fleet.hands(head))
+        top = engine.store.load(top_of(engine.store, head).run_id) if head.status in ("queued", "running") else None
+        return going_on(Journal.load(*top) if top is not None else journal, fleet.hands(head))
     if found.gone_on:
         return [f"holdfast resume {head.run_id} --here APP.py", f"holdfast cancel {head.run_id}"]
     above = engine.store.load(found.above.run_id) if found.above.status in ("failed", "paused") else None

@@ -40,6 +40,9 @@ MAX_LISTED = 100_000
 PAGE = 500
 """Heads that are read at a time when all are walked."""
 
+LOOKED_INTO = 50
+"""Stopped runs in one list of which it is told what is in doubt: each is read as a whole."""
+
 NEWEST = 200
 """Runs among which the id that was meant is looked for."""
 
@@ -176,7 +179,17 @@ def runs(
     query = Query(statuses=stored, agent=agent, tags=tuple(tags.items()), idle_before_us=before, limit=limit)
     found = (summary(engine, head) for head in _pages(engine, query) if queue is None or top_of(engine.store, head).queue == queue)
     living = STOPPED not in statuses or "running" in statuses
-    return list(islice((run for run in found if living or run.status != "running" or not run.owner_lives), limit))
+    wanted = list(islice((run for run in found if living or run.status != "running" or not run.owner_lives), limit))
+    left = [run.run_id for run in wanted if run.status == "running" and run.owner_lives is False][:LOOKED_INTO]
+    return [replace(run, note=_left_open(engine, run.run_id)) if run.run_id in left else run for run in wanted]
+
+
+def _left_open(engine: Engine, run_id: str) -> str:
+    """What a dead process has left in doubt; nothing where it cannot be read, as `show` and `check` say."""
+    with suppress(Damaged, StoreError):
+        found = engine.store.load(run_id)
+        return "" if found is None else _in_doubt(engine, Journal.load(*found))
+    return ""
 
 
 def show(engine: Engine, run_id: str) -> RunView:
@@ -200,7 +213,7 @@ def show(engine: Engine, run_id: str) -> RunView:
         spent=journal.ledger.spent(engine.clock.now_us() if lives(engine, head) else head.updated_us), limits=dict(journal.ledger.limits),
         created_us=head.created_us, updated_us=head.updated_us, next_commands=next_commands(engine, journal),
         model_changes=[line.note for line in lines if line.state == STATES[rec.ModelChanged.kind]],
-        milestone=journal.milestone, generation=journal.generation,
+        milestone=journal.milestone, generation=journal.continued.generation if journal.continued else 0,
         queue=head.queue or QUEUE, priority=priority_of(head.turn), key=head.lane, told=_told_to_stop(engine, head),
         parent=started.parent.get("run"), children=_children(bare(rows)), asks=bool(doubts_of(engine, journal) or asks_of(engine, journal)),
         until_us=min((asked.opened.until_us for _, asked in asks_of(engine, journal) if asked.opened.until_us), default=None),
@@ -406,9 +419,13 @@ def _waits(engine: Engine, journal: Journal) -> str:
     """What a waiting run wants to know, without the commands that answer it."""
     if journal.head.status != "waiting":
         return ""
-    open_ = doubts_of(engine, journal)
-    doubts = [f"did {shown_call(found.name, found.args)} at step {step_id} happen?{_because(found)}" for step_id, found in open_]
+    doubts = [_in_doubt(engine, journal)] if doubts_of(engine, journal) else []
     return " ".join([*doubts, *(asked.opened.question for _, asked in asks_of(engine, journal))]) or _moved_on(engine, journal)
+
+
+def _in_doubt(engine: Engine, journal: Journal) -> str:
+    open_ = doubts_of(engine, journal)
+    return " ".join(f"did {shown_call(found.name, found.args)} at step {step_id} happen?{_because(found)}" for step_id, found in open_)
 
 
 def _moved_on(engine: Engine, journal: Journal) -> str:
@@ -426,9 +443,10 @@ def _last_error(head: Head, rows: Sequence[Row]) -> str:
     """The error that matters now. Of a done run none; of a cancelled one the agent's: ours advise what is too late, undoing is over."""
     if head.status == "done":
         return ""
-    kinds = (rec.RunFailed.kind, rec.RunBlocked.kind, rec.StepFailed.kind, rec.AttemptFailed.kind)
+    kinds = (rec.RunBlocked.kind, rec.RunFailed.kind, rec.StepFailed.kind, rec.AttemptFailed.kind)
     since = takewhile(lambda row: row.kind != rec.RunAccepted.kind, reversed(bare(rows)))  # what was accepted is over
-    errors = ((row.step_id, json.loads(row.body)["error"]) for row in since if row.kind in kinds)
+    stuck = head.status in ("blocked", "queued", "paused")  # else somebody has gone on since it was blocked
+    errors = ((row.step_id, json.loads(row.body)["error"]) for row in since if row.kind in kinds[not stuck :])
     past = head.status == "cancelled"
     return next((message(error) for step_id, error in errors if not (past and (step_id.startswith(UNDO) or _ours(error)))), "")
 
