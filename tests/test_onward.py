@@ -78,6 +78,11 @@ def test_a_run_in_line_that_nobody_serves_proposes_a_worker_of_its_queue() -> No
 
 
 @hf.agent
+async def shopping(order: str) -> str:
+    return await buy(order)
+
+
+@hf.agent
 async def around(order: str) -> str:
     return await careful(order)
 
@@ -107,3 +112,35 @@ def test_an_edit_begins_no_generation() -> None:
         parked(app, around_search)
         app.edit("r-1", "1", "boots", by="ann")
         assert app.show("r-1").generation == 0
+
+
+def test_cancelling_tells_what_stays_in_doubt_inside_a_child() -> None:
+    with hf.Holdfast("memory:") as app:
+        parked(app, shopping)
+        said = app.cancel("r-1")
+        (doubt,) = app.inbox()
+    assert said.startswith('the run is cancelled; step 1 of run \'r-1.1\' charge(order="shoes") stays in doubt, key hf-')
+    assert (doubt.run_id, doubt.kind) == ("r-1.1", "doubt")
+
+
+def test_an_undo_in_doubt_is_settled_by_the_command_as_it_is_proposed() -> None:
+    async def refund(receipt: str, order: str) -> None:
+        raise TimeoutError("no answer")
+
+    @hf.effect(in_doubt="ask", undo=refund)
+    async def bill(order: str) -> str:
+        return order
+
+    @hf.agent(on_failure="undo")
+    async def sell(order: str) -> str:
+        await bill(order)
+        raise LookupError("sold out")
+
+    with hf.Holdfast("memory:") as app:
+        parked(app, sell)
+        (item,) = app.inbox()
+        assert item.commands[0] == "holdfast resolve r-1 undo:1 --landed null"
+        app.resolve("r-1", "undo:1", landed=None)
+        with pytest.raises(LookupError):
+            app.run(sell, "shoes", run_id="r-1")
+        assert app.show("r-1").note.endswith("sold out: 1 effect undone")

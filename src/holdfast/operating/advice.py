@@ -13,7 +13,7 @@ from holdfast.life.again import sent_keys
 from holdfast.records import kinds as rec
 from holdfast.records.journal import Journal
 from holdfast.records.lineage import named, result_of
-from holdfast.records.replay import Question
+from holdfast.records.replay import UNDO, Question
 from holdfast.running.letters import awaited_messages
 from holdfast.store import Head, Row
 
@@ -71,6 +71,8 @@ def made(journal: Journal, step_id: str) -> str:
     value = result_of(same[1]) if same else None
     if value is not None:
         return shlex.quote(value.decode("utf-8", "replace"))
+    if step_id.startswith(UNDO) and not (history.doubt and history.doubt.wants):
+        return "null"  # nobody needs to know what an undo returned
     return _blank(history.doubt.wants) if history.doubt else "RESULT"
 
 

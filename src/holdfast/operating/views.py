@@ -331,6 +331,14 @@ def unknown(engine: Engine, run_id: str) -> UnknownRun:
     return UnknownRun(run_id, engine.store.url, near[0] if near else "")
 
 
+def meant(engine: Engine, *, agent: str | None, queue: str | None) -> list[str]:
+    """Where nothing matches, the agent and the queue that may have been meant, as options."""
+    newest = engine.store.heads(Query(limit=NEWEST))
+    asked = (("--agent", agent, {head.agent for head in newest}), ("--of-queue", queue, {head.queue or QUEUE for head in newest}))
+    near = ((option, get_close_matches(name, known, n=1)) for option, name, known in asked if name and name not in known)
+    return [f"{option} {found[0]}" for option, found in near if found]
+
+
 def summary(engine: Engine, head: Head) -> Summary:
     """A run as a list shows it."""
     return Summary(
