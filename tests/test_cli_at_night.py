@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,20 @@ import apsw
 import pytest
 
 from cli_stage import Stage, staged
+from holdfast.cli import main
+from holdfast.cli.doctor import Health
+from holdfast.cli.page import plain
+from holdfast.cli.views import Setting, check_page
+from holdfast.operating.checking import Verdict
 from holdfast.stores import _sqlite_line
 from test_io_errors import small_disk
+
+
+class Screened(io.StringIO):
+    """What a terminal would show."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -63,3 +77,56 @@ def test_the_doctor_examines_a_store_that_somebody_keeps_locked(stage: Stage, mo
         assert findings(stage, stage.store)["commit"] == ("refused", "warn")
         other.execute("ROLLBACK")
     assert findings(stage, stage.store)["commit"][1] == "ok"
+
+
+def test_a_schedule_says_below_its_row_what_is_what(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.shop.write_text(f"{stage.shop.read_text()}\nSCHEDULES = [hf.Schedule(buy, 'shoes', every='1h', name='{'long' * 20}')]")
+    assert stage.document("schedules", str(stage.shop))["store"] == f"sqlite:///{stage.store}"
+    screened = Screened()
+    monkeypatch.setattr(sys, "stdout", screened)
+    assert main(["schedules", str(stage.shop), "--store", str(stage.store)]) == 0
+    told = screened.getvalue().splitlines()
+    assert told[2].strip() == "last run: none"
+    assert told[3].strip().startswith("next: ")
+
+
+@pytest.mark.parametrize(("words", "meant"), [(["--agent", "bui"], ["--agent buy"]), (["--of-queue", "defualt"], ["--of-queue default"])])
+def test_where_no_run_matches_a_name_that_is_near_is_told(stage: Stage, words: list[str], meant: list[str]) -> None:
+    assert stage.told("runs", *words) == f"no run matches; did you mean {meant[0]}?\n"
+    assert stage.document("runs", *words)["near"] == meant
+    assert stage.told("runs", "--agent", "buy", "--status", "blocked") == "no run matches\n"
+
+
+def test_a_store_that_is_not_there_names_the_one_beside_it_that_may_be_meant(stage: Stage) -> None:
+    stage.store = stage.folder / "rnus.db"
+    assert f"Did you mean {stage.folder / 'runs.db'}?" in stage.give("runs")[2]
+    stage.store = stage.folder / "elsewhere.db"
+    assert "Did you mean" not in stage.give("runs")[2]
+
+
+def test_what_is_said_of_a_run_names_the_store_in_every_command(stage: Stage) -> None:
+    assert stage.told("pause", "waiting") == f"the run is paused; it goes on after: holdfast resume waiting --store {stage.store}\n"
+
+
+def test_what_the_doctor_proposes_for_a_damaged_store_is_about_that_one(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    stage.told("runs")  # which leaves no log behind
+    with stage.store.open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 4096 * 8)
+    assert main(["doctor", str(stage.store)]) == Health.CLOSED
+    assert capsys.readouterr().err.endswith(f"Here a command needs, too: --store {stage.store}\n")
+
+
+def test_the_inbox_counts_the_runs_that_failed(stage: Stage) -> None:
+    assert stage.told("inbox").endswith(f"\n\n1 run failed, and can be resumed:\n  holdfast runs --status failed --store {stage.store}\n")
+    assert stage.document("inbox")["failed"] == 1
+    stage.told("cancel", "failed")
+    assert "failed" not in stage.told("inbox")
+
+
+def test_a_check_of_a_store_that_is_damaged_all_over_can_be_read() -> None:
+    verdicts = [Verdict(run_id=f"r-{number}", good=False, records=0, seq=1, what="gone") for number in range(1000)]
+    lines = list(plain(check_page(verdicts, ["\n".join(["pages"] * 90)], Setting(0))))
+    assert lines[0] == "the store: pages"
+    assert [line for line in lines if "more" in line] == ["and 70 more lines; --json has all", "and 980 more damaged runs; --json has all"]
+    assert lines[-1] == "1,000 runs checked, 0 good records, 1,000 damaged runs"

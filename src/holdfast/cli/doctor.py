@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -20,7 +21,7 @@ from holdfast.cli.wording import count
 from holdfast.errors import StoreError, StoreFull
 from holdfast.operating.doctor import diagnosed, unopened, worst
 from holdfast.store import Finding, Grade, Topic
-from holdfast.stores.opening import open_store, place_of
+from holdfast.stores.opening import open_store, place_of, without_password
 from holdfast.stores.planning import open_planned
 
 
@@ -66,7 +67,7 @@ def doctor(
             refuse_missing(named, because)
         found, where = _examined(named)
     except StoreError as error:
-        return _closed(error, as_json=as_json)
+        return _closed(error, url or store, as_json=as_json)
     grade = worst(found)
     screen.say(doctor_page(where, found), store=where, grade=grade, findings=found)
     return Health.WELL if grade == "ok" else Health.TO_MEND
@@ -83,10 +84,10 @@ def _examined(named: str) -> tuple[list[Finding], str]:
         return unopened(error, SystemClock()), error.store
 
 
-def _closed(error: StoreError, *, as_json: bool) -> Health:
+def _closed(error: StoreError, named: str | None, *, as_json: bool) -> Health:
     sys.stdout.write(f"{error_document(error, str(error))}\n" if as_json else "")
     if not as_json:
-        complain(str(error))
+        complain(str(error), shlex.quote(without_password(named)) if named else "")
     return Health.CLOSED
 
 

@@ -52,8 +52,12 @@ KNOWN = (Column("step"), Column("call", least=24), Column("state"), Column("resu
 
 BEFORE_ALL_ELSE = "Keep a copy of all files of the store before anything else; docs/damage.md says what can be saved. Or restore a backup"
 
+MOST_FAILED = 100
+"""Failed runs that the inbox counts."""
 NOTE_LIMIT = 150
 """Characters of a note that the list of runs shows; `show` shows all of it."""
+DAMAGES = 20
+"""Damaged runs, and lines about the store, that a check shows: where a whole file is damaged there is no end of them."""
 STATE_LIMIT = 200
 """Characters of a state object that `show` shows; `show --at` shows all of it."""
 
@@ -70,10 +74,10 @@ class Setting:
         return command if self.store is None or " --store " in command else f"{command} --store {shlex.quote(self.store)}"
 
 
-def runs_page(runs: Sequence[Summary], *, limit: int, setting: Setting) -> Page:
-    """The runs, one line each."""
+def runs_page(runs: Sequence[Summary], *, limit: int, setting: Setting, near: Sequence[str] = ()) -> Page:
+    """The runs, one line each; where there is none, what may have been meant."""
     if not runs:
-        return [Line("no run matches")]
+        return [Line(f"no run matches{'; did you mean ' + ' '.join(near) + '?' if near else ''}")]
     rows = [_run_row(run, setting) for run in runs]
     told = {"queue": any(run.queue != QUEUE for run in runs), "priority": any(run.priority for run in runs)}
     told |= {"key": any(run.key for run in runs)}
@@ -267,15 +271,17 @@ def _known_row(line: Checkpoint) -> list[Cell]:
     return [Cell(line.step_id), Cell(line.call or line.state), Cell(state, STATE_STYLES.get(line.state, "")), Cell(line.note, "dim")]
 
 
-def inbox_page(items: Sequence[Item], setting: Setting) -> Page:
-    """What needs a person, each with the commands that settle it."""
+def inbox_page(items: Sequence[Item], setting: Setting, failed: int = 0, *, more: bool = False) -> Page:
+    """What needs a person, each with the commands that settle it, and how many runs have failed beside that, or how many at least."""
+    told = f"{count(failed, 'run')}{' or more' if more else ''} failed, and can be resumed:"
+    beside: Page = [GAP, Line(told, "yellow"), Commands([setting.command("holdfast runs --status failed")])] if failed else []
     if not items:
-        return [Line("nothing needs a person")]
+        return [Line("nothing needs a person"), *beside]
     page: Page = []
     for item in items:
         page += [Line(f"{item.kind}: {item.what}", "bold red" if item.kind in ("blocked", "undo", "damaged") else "bold yellow")]
         page += [Facts(_item_facts(item, setting.now_us)), Commands([setting.command(command) for command in item.commands]), GAP]
-    return page[:-1]
+    return [*page[:-1], *beside]
 
 
 def _item_facts(item: Item, now_us: int) -> list[Fact]:
@@ -303,17 +309,24 @@ def check_page(verdicts: Sequence[Verdict], problems: Sequence[str], setting: Se
     """What a check found: damage first, and nothing else where there is none."""
     bad = [verdict for verdict in verdicts if verdict.what]
     lost = [problem for verdict in verdicts for problem in verdict.artifacts]
-    page: Page = [Line(f"the store: {_fact(problem)}", "red") for problem in problems]
-    for verdict in bad:
+    wrong = [line for problem in problems for line in f"the store: {_fact(problem)}".splitlines()]
+    page: Page = [Line(line, "red") for line in wrong[:DAMAGES]]
+    page += _and_more(len(wrong) - DAMAGES, "line")
+    for verdict in bad[:DAMAGES]:
         found = f"run {verdict.run_id} is damaged at record {verdict.seq}: {_fact(verdict.what)}"
         page += [Line(found, "red"), Line(f"  {_still_good(verdict)}")]
         page += [Commands([setting.command(f"holdfast check {verdict.run_id} --repair --dry-run")])] if verdict.records else []
+    page += _and_more(len(bad) - DAMAGES, "damaged run")
     page += [Line(problem, "red") for problem in lost]
     records = sum(verdict.records for verdict in verdicts)
     found = count(len(bad), "damaged run") if bad or problems else "no damage" if not lost else count(len(lost), "damaged artifact")
     page.append(Line(f"{count(len(verdicts), 'run')} checked, {count(records, 'good record')}, {found}", "bold"))
     advised = any(KEEP_A_COPY in problem for problem in (*problems, *(verdict.what for verdict in bad)))
     return [*page, Line(BEFORE_ALL_ELSE)] if advised else page
+
+
+def _and_more(left: int, what: str) -> Page:
+    return [Line(f"and {count(left, f'more {what}')}; --json has all", "dim")] if left > 0 else []
 
 
 def _fact(problem: str) -> str:
