@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import holdfast as hf
+from holdfast.cli.page import plain
+from holdfast.cli.views import Setting, in_words, run_page
 
 
 @hf.step
@@ -144,3 +147,19 @@ def test_an_undo_in_doubt_is_settled_by_the_command_as_it_is_proposed() -> None:
         with pytest.raises(LookupError):
             app.run(sell, "shoes", run_id="r-1")
         assert app.show("r-1").note.endswith("sold out: 1 effect undone")
+
+
+@hf.agent
+async def sleepy(order: str) -> str:
+    await hf.sleep("3d")
+    return await hf.receive("parcel", str)
+
+
+def test_a_run_that_sleeps_says_when_it_wakes_and_one_that_waits_says_so_once() -> None:
+    with hf.Holdfast("memory:") as app:
+        parked(app, sleepy)
+        run = app.show("r-1")
+        page = [*plain(run_page(run, Setting(run.created_us)))]
+    assert run.wake_us is not None
+    assert [line.rpartition(" (")[2] for line in page if line.startswith("  wakes")] == ["in 3 d)"]
+    assert in_words(replace(run, waits="waits for message parcel"))[0] == "waiting for message parcel"

@@ -116,7 +116,8 @@ def in_words(run: RunView) -> tuple[str, str]:
         case "running":
             return f"stopped: the process that ran it is dead{at}", STATUS_STYLES["stopped"]
         case "waiting":
-            text = f"waiting for a person: {run.waits}" if run.asks else f"waiting: {run.waits}"
+            for_what = run.waits.removeprefix("waits") if run.waits.startswith("waits for ") else f": {run.waits}"
+            text = f"waiting for a person: {run.waits}" if run.asks else f"waiting{for_what}"
         case "queued" if run.undoing:
             text = f"to be undone {run.undoing}; nobody runs it"
         case "queued":
@@ -149,6 +150,7 @@ def _run_facts(run: RunView, now_us: int) -> list[Fact]:
         facts += [("key", run.current.key)] if run.current.key else []
     facts += [("details", as_json(each)) for each in run.details]
     facts += _until(run.until_us, now_us)
+    facts += [("wakes", moment(run.wake_us, now_us))] if run.wake_us and run.until_us is None else []
     facts += [("done", count(run.steps_done, "step")), ("taken up", f"{count(run.attempt, 'time')} by a process")]
     facts += [(_state_label(name), shortened(value, STATE_LIMIT)) for name, value in run.state.items()]
     facts += [("milestone", run.milestone)] if run.milestone else []

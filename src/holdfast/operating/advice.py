@@ -87,6 +87,8 @@ def _blank(wants: dict[str, Any]) -> str:
             return "null"
         case {"schema": {"properties": dict(fields)}} if len(fields) <= MOST_FIELDS:
             return shlex.quote(f"{{{', '.join(f'{json.dumps(name)}: ...' for name in fields)}}}")  # no JSON yet: refused if pasted as it is
+        case {"schema": {"type": "object" | "array" as kind}}:
+            return {"object": "'{...}'", "array": "'[...]'"}[kind]
     return "RESULT"
 
 

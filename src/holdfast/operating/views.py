@@ -81,7 +81,8 @@ class RunView:
     """Where one run stands and what to do next; `attempt` is how often a process has taken it up, `limits` what it may spend.
 
     `asks` is whether a person must say something, until `until_us` if there is an end, `details` what the agent wants shown with its open
-    questions. `queue`, `priority` and `key` say where it stands in line, and `told` that a run which executes is to stop.
+    questions. It goes on by itself at `wake_us`. `queue`, `priority` and `key` say where it stands in line, and `told` that a run which
+    executes is to stop.
     """
 
     run_id: str
@@ -122,6 +123,7 @@ class RunView:
     asks: bool = False
     until_us: int | None = None
     details: list[Any] = field(default_factory=list)
+    wake_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +219,7 @@ def show(engine: Engine, run_id: str) -> RunView:
         queue=head.queue or QUEUE, priority=priority_of(head.turn), key=head.lane, told=_told_to_stop(engine, head),
         parent=started.parent.get("run"), children=_children(bare(rows)), asks=bool(doubts_of(engine, journal) or asks_of(engine, journal)),
         until_us=min((asked.opened.until_us for _, asked in asks_of(engine, journal) if asked.opened.until_us), default=None),
-        details=[asked.opened.details for _, asked in asks_of(engine, journal) if asked.opened.details is not None],
+        details=[asked.opened.details for _, asked in asks_of(engine, journal) if asked.opened.details is not None], wake_us=head.wake_us,
         forked_from=f"{journal.forked.source}@{journal.forked.at}" if journal.forked else "",
         forks=[fork.run_id for fork in engine.store.heads(Query(tags=((FORK_OF, run_id),), limit=FORKS))],
     )  # fmt: skip
@@ -467,11 +469,12 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row], fleet: Fleet) -> lis
     journal = Journal.load(head, rows)
     assert journal.started is not None
     call, tags = shown_call(journal.started.agent, (journal.continued or journal.started).args), _tags(head)
+    beside = besides(engine, journal, fleet) if head.status != "blocked" else []  # that it is, with what helps, is an item of its own
     doubts = [
         Item(
             kind="doubt", run_id=head.run_id, step_id=step_id, since_us=found.started_us or head.updated_us, key=sent(journal, step_id),
             what=f"did {shown_call(found.name, found.args)} happen? {found.doubt.reason if found.doubt else _left(head)}".strip(),
-            commands=[*settling(head.run_id, step_id, made(journal, step_id)), *besides(engine, journal, fleet)], call=call, tags=tags,
+            commands=[*settling(head.run_id, step_id, made(journal, step_id)), *beside], call=call, tags=tags,
             wants=shown(found.doubt.wants) if found.doubt and found.doubt.wants else "",
         )
         for step_id, found in doubts_of(engine, journal)
@@ -492,7 +495,7 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row], fleet: Fleet) -> lis
 
 def _left(head: Head) -> str:
     """Why there is a doubt that nobody has looked at yet; where the effect says how to find out, the run does so when it goes on."""
-    return f"{DIED}; the run settles it when it goes on, or asks" if head.status == "running" else ""
+    return f"{DIED}; the run settles it when it goes on, or asks" if head.status in ("running", "blocked") else ""
 
 
 def _stuck(journal: Journal, rows: Sequence[Row], fleet: Fleet) -> list[Item]:
