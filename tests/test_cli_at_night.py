@@ -11,11 +11,15 @@ from typing import Any
 
 import apsw
 import pytest
+from rich.text import Text
 
+import holdfast as hf
 from cli_stage import Stage, staged
 from holdfast.cli import main
 from holdfast.cli.doctor import Health
-from holdfast.cli.page import plain
+from holdfast.cli.following import standstill
+from holdfast.cli.page import Facts, plain
+from holdfast.cli.terminal import draw
 from holdfast.cli.views import Setting, check_page
 from holdfast.operating.checking import Verdict
 from holdfast.stores import _sqlite_line
@@ -122,6 +126,21 @@ def test_the_inbox_counts_the_runs_that_failed(stage: Stage) -> None:
     assert stage.document("inbox")["failed"] == 1
     stage.told("cancel", "failed")
     assert "failed" not in stage.told("inbox")
+
+
+def test_who_follows_a_run_that_nobody_executes_is_told_so(stage: Stage) -> None:
+    with hf.Holdfast(stage.store) as app:
+        said = {run_id: standstill(app.show(run_id)) for run_id in ("done", "failed", "dead", "waiting")}
+    assert (said["done"], said["failed"]) == ("", "")
+    assert said["dead"].startswith("stopped: the process that ran it is dead at step 3")
+    assert said["waiting"].endswith("Nothing comes until somebody executes it; Ctrl-C ends this. What helps: holdfast show waiting")
+
+
+def test_facts_on_a_terminal_end_where_they_end() -> None:
+    screened = Screened()
+    draw([Facts([("run", "r-1"), ("agent", "buy")])], screened)
+    assert [line.rstrip() for line in Text.from_ansi(screened.getvalue()).plain.splitlines()] == ["  run    r-1", "  agent  buy"]
+    assert max(len(line) for line in Text.from_ansi(screened.getvalue()).plain.splitlines()) == len("  agent  buy")
 
 
 def test_a_check_of_a_store_that_is_damaged_all_over_can_be_read() -> None:

@@ -32,7 +32,7 @@ def draw(page: Page, stream: TextIO) -> None:
             case Line():
                 _line(block, console)
             case Facts():
-                console.print(Padding(_facts(block), (0, 0, 0, len(INDENT))))
+                console.print(Padding(_facts(block), (0, 0, 0, len(INDENT)), expand=False))
             case Table():
                 for line in _table(block, console):
                     console.print(line, soft_wrap=True)
