@@ -10,6 +10,7 @@ import pytest
 import holdfast as hf
 from holdfast.cli.page import plain
 from holdfast.cli.views import Setting, in_words, run_page
+from holdfast.errors import Refusal
 
 
 @hf.step
@@ -70,6 +71,14 @@ def test_what_a_run_asks_stays_in_the_inbox_when_it_is_resumed_without_a_word(ag
         app.answer("r-1", "1", yes=True) if kind == "ask" else app.resolve("r-1", "1", landed=settled)
         assert app.inbox() == []
         assert app.run(agent, "shoes", run_id="r-1") == settled
+
+
+def test_a_word_on_the_wrong_step_is_told_which_step_is_in_doubt() -> None:
+    with hf.Holdfast("memory:") as app:
+        parked(app, buy_changed)
+        with pytest.raises(Refusal) as refused:
+            app.resolve("r-1", "1", landed="r-9")
+    assert str(refused.value) == "step 1 of run 'r-1' is not in doubt; nothing was changed. In doubt: step 2"
 
 
 def test_a_run_in_line_that_nobody_serves_proposes_a_worker_of_its_queue() -> None:
@@ -163,3 +172,23 @@ def test_a_run_that_sleeps_says_when_it_wakes_and_one_that_waits_says_so_once() 
     assert run.wake_us is not None
     assert [line.rpartition(" (")[2] for line in page if line.startswith("  wakes")] == ["in 3 d)"]
     assert in_words(replace(run, waits="waits for message parcel"))[0] == "waiting for message parcel"
+
+
+@hf.agent(name="shopping")
+async def shopping_changed(order: str) -> str:
+    return await buy_changed(order)
+
+
+def test_a_parent_whose_child_was_looked_after_does_not_say_that_it_is_blocked() -> None:
+    with hf.Holdfast("memory:") as app:
+        parked(app, shopping)
+        app.resolve("r-1.1", "1", landed="r-9")
+        with pytest.raises(hf.HoldfastError, match=r"child run 'r-1\.1' stopped"):
+            app.run(shopping_changed, "shoes", run_id="r-1", wait=False)
+        assert app.show("r-1").note.startswith("ChildStopped: child run 'r-1.1' stopped: step 1 ")
+        assert "blocked. Nothing is lost: look after it" in app.show("r-1").note
+        app.resume("r-1.1")
+        run = app.show("r-1")
+    assert run.last_error == ""
+    assert run.note == "child run 'r-1.1', which had stopped it, is queued by now: it can go on"
+    assert "holdfast resume r-1 --here APP.py" in run.next_commands

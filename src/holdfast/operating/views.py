@@ -24,9 +24,10 @@ from holdfast.operating.checkpoints import STATES, Checkpoint, checkpoints, mess
 from holdfast.operating.family import top_of
 from holdfast.operating.holding import Fleet
 from holdfast.operating.onward import STOPPED, asks_of, besides, doubts_of, heard, lives, next_commands
-from holdfast.records import fitting
 from holdfast.records import kinds as rec
 from holdfast.records.chain import FORK_OF, verified
+from holdfast.records.fitting import is_stopped_by
+from holdfast.records.fitting import told as tried_in_vain
 from holdfast.records.journal import Journal
 from holdfast.records.replay import DIED, UNDO, History
 from holdfast.running.engine import Engine
@@ -200,7 +201,7 @@ def show(engine: Engine, run_id: str) -> RunView:
     journal = Journal.load(head, rows)
     started, lines = journal.started, _told(engine, head, rows)
     assert started is not None
-    began = _began(rows)
+    began, freed = _began(rows), _freed(engine, journal)
     current = _current(journal, [line for line in lines if line.seq > began])
     return RunView(
         run_id=run_id, agent=head.agent, version=started.version, status=head.status,
@@ -208,8 +209,9 @@ def show(engine: Engine, run_id: str) -> RunView:
         attempt=journal.claims, owner=head.owner, owner_lives=lives(engine, head),
         steps_done=sum(line.state == "done" for line in lines if line.step_id and not line.superseded and line.seq > began),
         current=current, current_age_s=None if current is None else (engine.clock.now_us() - current.at_us) / 1e6,
-        last_error=_last_error(head, [row for row in bare(rows) if row.seq > began]),
-        waits=_waits(engine, journal), undoing=_undoing(journal), note=_stands(journal, lines, rows),
+        last_error="" if freed else _last_error(head, [row for row in bare(rows) if row.seq > began]),
+        waits=_waits(engine, journal), undoing=_undoing(journal),
+        note=freed or _stands(journal, lines, rows),
         state={name: _json(saved.last) for name, saved in journal.states.items()},
         result=_json(journal.verdict.value) if isinstance(journal.verdict, rec.RunDone) else None, tags=json.loads(head.tags), usd=head.usd,
         spent=journal.ledger.spent(engine.clock.now_us() if lives(engine, head) else head.updated_us), limits=dict(journal.ledger.limits),
@@ -402,6 +404,13 @@ def _stands(journal: Journal, lines: Sequence[Checkpoint], rows: Sequence[Row]) 
     return next((line.note for line in reversed(lines) if line.state.startswith("run ") and line.state not in passes), "")
 
 
+def _freed(engine: Engine, journal: Journal) -> str:
+    """That a run has failed because of a child run which somebody has looked after since; nothing where that is not so."""
+    stopped = (child for child in journal.open_children() if is_stopped_by(journal.head, child))
+    found = next((head for head in map(engine.store.head, stopped) if head is not None and head.status not in ("blocked", "failed")), None)
+    return "" if found is None else f"child run {found.run_id!r}, which had stopped it, is {found.status} by now: it can go on"
+
+
 def _undoing(journal: Journal) -> str:
     """Who wants what the run did to be undone, and why, as long as that is not done."""
     asked = journal.undoing
@@ -411,7 +420,7 @@ def _undoing(journal: Journal) -> str:
 
 
 def _why_blocked(journal: Journal, rows: Sequence[Row]) -> str:
-    return f"{_mismatch(journal.verdict.error)}{fitting.told(rows)}" if isinstance(journal.verdict, rec.RunBlocked) else journal.head.note
+    return f"{_mismatch(journal.verdict.error)}{tried_in_vain(rows)}" if isinstance(journal.verdict, rec.RunBlocked) else journal.head.note
 
 
 def _mismatch(error: rec.Json) -> str:
