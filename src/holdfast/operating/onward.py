@@ -83,8 +83,9 @@ def _going_on(engine: Engine, journal: Journal, fleet: Fleet) -> list[str]:
     """What goes on with a run; of a child, with the run that has called it, or what that one needs first."""
     head, found = journal.head, hindrance(engine.store, journal.head)
     if found is None:
-        top = engine.store.load(top_of(engine.store, head).run_id) if head.status in ("queued", "running") else None
-        return going_on(Journal.load(*top) if top is not None else journal, fleet.hands(head))
+        top = top_of(engine.store, head).run_id if head.status in ("queued", "running") else head.run_id
+        above = engine.store.load(top) if top != head.run_id else None
+        return going_on(Journal.load(*above) if above is not None else journal, fleet.hands(head))
     if found.gone_on:
         return [f"holdfast resume {head.run_id} --here APP.py", f"holdfast cancel {head.run_id}"]
     above = engine.store.load(found.above.run_id) if found.above.status in ("failed", "paused") else None
