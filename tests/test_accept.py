@@ -118,7 +118,7 @@ def test_only_a_run_that_is_blocked_by_its_code_can_be_accepted() -> None:
     shop = Shop()
     with pytest.raises(Crash):
         shop.run(shop.old)
-    with hf.Holdfast(shop.store) as app, pytest.raises(Refusal, match="is not blocked by changed code; nothing was changed"):
+    with hf.Holdfast(shop.store) as app, pytest.raises(Refusal, match="is blocked neither by changed code nor by another model"):
         app.accept("r")
 
 

@@ -132,6 +132,7 @@ def test_a_run_whose_process_died_in_an_effect_is_in_the_inbox_and_its_next_name
 def test_inbox_says_when_nothing_needs_a_person(stage: Stage) -> None:
     for run_id in ("waiting", "dead"):
         stage.told("resolve", run_id, "3", "--not-landed")
+    stage.told("resume", "failed")
     assert stage.told("inbox") == "nothing needs a person\n"
 
 

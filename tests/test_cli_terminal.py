@@ -17,7 +17,7 @@ import pytest
 from cli_stage import Stage, staged
 from holdfast._duration import in_words as duration
 from holdfast.cli.page import Cell, Column, Commands, Facts, Line, Page, Table, plain
-from holdfast.cli.screen import wrapped
+from holdfast.cli.sentences import wrapped
 from holdfast.cli.terminal import beside, widths
 from holdfast.cli.views import Setting
 from holdfast.cli.wording import ago, iso
@@ -110,7 +110,7 @@ def test_one_long_text_does_not_push_the_rows_of_others() -> None:
 
 
 def test_messages_break_between_words_only() -> None:
-    assert wrapped("say holdfast-resolve --landed now", 22) == ["say holdfast-resolve", "--landed now"]
+    assert wrapped("say holdfast-resolve --landed now", 20) == ["say holdfast-resolve", "--landed now"]
 
 
 SENTENCES = [

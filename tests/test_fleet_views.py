@@ -85,7 +85,7 @@ def proposed(stage: Stage, run_id: str) -> list[str]:
 
 ALONE = {
     "failed": ["holdfast resume failed --here APP.py"],
-    "queued": ["holdfast resume queued --here APP.py"],
+    "queued": ["holdfast resume queued --here APP.py", "holdfast worker APP.py"],
     "paused": ["holdfast resume paused"],
     "blocked": ["holdfast resume blocked --here OLD_APP.py", "holdfast resume blocked --accept --here APP.py", "holdfast cancel blocked"],
 }

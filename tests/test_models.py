@@ -159,7 +159,7 @@ def test_accepting_answers_the_open_question_too() -> None:
     with hf.Holdfast(thinker.store) as app:
         app.accept("r", by="ann")
         assert app.inbox() == []
-        with pytest.raises(Refusal, match="nor does a model wait"):
+        with pytest.raises(Refusal, match="blocked neither by changed code nor by another model"):
             app.accept("r")
     assert thinker.run() == 5
 

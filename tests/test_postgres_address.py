@@ -73,6 +73,17 @@ def test_a_short_password_does_not_garble_what_is_said() -> None:
     assert address.without_secrets("failed to resolve a host: 'a'") == "failed to resolve *** host: '***'"
 
 
+LIBPQ = """connection failed: connection to server at "::1", port 1 failed: Connection refused
+\tIs the server running on that host and accepting TCP/IP connections?"""
+
+
+def test_the_lines_of_libpq_become_sentences() -> None:
+    said = 'connection failed: connection to server at "::1", port 1 failed: Connection refused'
+    address = address_of("postgresql://h/db")
+    assert address.without_secrets(LIBPQ) == said
+    assert address.without_secrets(f"{LIBPQ}\nMultiple connection attempts failed. All were:\n- {LIBPQ}\n- two") == f"{said}; two"
+
+
 def test_a_word_that_is_not_known_is_named() -> None:
     with pytest.raises(StoreError, match=r"'shema' behind the \? is not known \(did you mean schema\?\)"):
         address_of("postgresql://ann@h/bank?shema=x")

@@ -453,7 +453,7 @@ def test_history_and_show_tell_of_the_undoing() -> None:
     cancel(store, reason="not wanted")
     with hf.Holdfast(store) as app:
         assert app.show("r").undoing == "by ann: not wanted"
-        assert app.show("r").next_commands == ["holdfast resume r --here APP.py"]
+        assert app.show("r").next_commands == ["holdfast resume r --here APP.py", "holdfast worker APP.py"]
     closed(store, keeping)
     with hf.Holdfast(store) as app:
         told = [(line.step_id, line.call, line.state) for line in app.history("r") if line.step_id.startswith("undo:")]

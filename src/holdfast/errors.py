@@ -324,7 +324,7 @@ class ChildStopped(RunFailed):
     """A child run cannot go on before somebody has looked after it, and so neither can its parent."""
 
     def __str__(self) -> str:
-        return f"child run {self.run_id!r} stopped: {self.message} Nothing is lost: look after it, then run the parent again"
+        return f"child run {self.run_id!r} stopped: {self.message.rstrip('.')}. Nothing is lost: look after it, then run the parent again"
 
 
 class RunWaiting(RunError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -15,9 +14,6 @@ from holdfast.cli.exits import Exit, exit_of
 from holdfast.cli.screen import complain
 from holdfast.errors import HoldfastError, Unwinding
 from holdfast.stores.opening import without_password
-
-ADVISES = re.compile(r"\bholdfast [a-z]")
-"""A text that proposes a command."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,14 +69,11 @@ def _refuse_unreadable(words: list[str]) -> None:
 
 
 def _told(error: BaseException, code: Exit, words: list[str], *, as_json: bool) -> int:
-    """What is wrong; commands in it are those of every store, so the one that was named is to be named again."""
-    text, store = str(error), _store_named(words)
+    """What is wrong, on the stream where it is looked for."""
     if as_json:
-        print(error_document(error, text))
-    elif store and ADVISES.search(text) and f"--store {store}" not in text:
-        complain(f"{text}\nHere a command needs, too: --store {store}")
+        print(error_document(error, str(error)))
     else:
-        complain(text)
+        complain(str(error), _store_named(words))
     return code
 
 

@@ -40,7 +40,8 @@ from holdfast.cli.resuming import go_on, order_from
 from holdfast.cli.screen import Screen
 from holdfast.operating import checking, roster
 from holdfast.operating.family import top_of
-from holdfast.operating.views import walk
+from holdfast.operating.views import meant, walk
+from holdfast.records.chain import CHILD_OF
 
 MOST_RUNS = 100_000
 """The largest --limit."""
@@ -103,8 +104,9 @@ def runs(
         else:
             found = holdfast.runs(status=statuses, agent=agent, tags=tags, idle=idle_s, queue=of_queue, limit=limit)
         held, setting = holdfast.held(), screen.setting()
-        page = [*views.runs_page(found, limit=limit, setting=setting), *stopping.held_footer(held, setting)]
-        screen.say(page, store=holdfast.store.url, runs=found, held=held)
+        near = [] if found else meant(holdfast.engine, agent=agent, queue=of_queue)
+        page = [*views.runs_page(found, limit=limit, setting=setting, near=near), *stopping.held_footer(held, setting)]
+        screen.say(page, store=holdfast.store.url, runs=found, held=held, near=near)
     return Exit.FINE
 
 
@@ -328,8 +330,10 @@ def inbox(*, store: StoreOption = None, as_json: JsonOption = False) -> Exit:
     with opened(store) as holdfast:
         items = holdfast.inbox()
         held, setting = holdfast.held(), screen.setting()
-        page = [*views.inbox_page(items, setting), *stopping.held_footer(held, setting)]
-        screen.say(page, store=holdfast.store.url, items=items, held=held)
+        told, found = {item.run_id for item in items}, holdfast.runs(status="failed", limit=views.MOST_FAILED)
+        failed, more = sum(run.run_id not in told and CHILD_OF not in run.tags for run in found), len(found) == views.MOST_FAILED
+        page = [*views.inbox_page(items, setting, failed, more=more), *stopping.held_footer(held, setting)]
+        screen.say(page, store=holdfast.store.url, items=items, held=held, failed=failed)
     return Exit.FINE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import closing
@@ -17,10 +18,10 @@ from holdfast.cli.options import JsonOption, StoreOption, UsageError, examples
 from holdfast.cli.page import Cell, Column, Line, Page, Table
 from holdfast.cli.screen import Screen, complain
 from holdfast.cli.wording import count
-from holdfast.errors import StoreError
-from holdfast.operating.doctor import diagnosed, worst
+from holdfast.errors import StoreError, StoreFull
+from holdfast.operating.doctor import diagnosed, unopened, worst
 from holdfast.store import Finding, Grade, Topic
-from holdfast.stores.opening import open_store, place_of
+from holdfast.stores.opening import open_store, place_of, without_password
 from holdfast.stores.planning import open_planned
 
 
@@ -64,19 +65,29 @@ def doctor(
     try:
         if url is None:
             refuse_missing(named, because)
-        with closing(open_planned(named) if place_of(named) is not None else open_store(named)) as opened:
-            found, where = diagnosed(opened, SystemClock()), opened.url
+        found, where = _examined(named)
     except StoreError as error:
-        return _closed(error, as_json=as_json)
+        return _closed(error, url or store, as_json=as_json)
     grade = worst(found)
     screen.say(doctor_page(where, found), store=where, grade=grade, findings=found)
     return Health.WELL if grade == "ok" else Health.TO_MEND
 
 
-def _closed(error: StoreError, *, as_json: bool) -> Health:
+def _examined(named: str) -> tuple[list[Finding], str]:
+    """The findings, and the URL; of a full disk on which the store cannot be opened, what can be said of that."""
+    try:
+        with closing(open_planned(named) if place_of(named) is not None else open_store(named)) as opened:
+            return diagnosed(opened, SystemClock()), opened.url
+    except StoreFull as error:
+        if place_of(error.store) is None:
+            raise
+        return unopened(error, SystemClock()), error.store
+
+
+def _closed(error: StoreError, named: str | None, *, as_json: bool) -> Health:
     sys.stdout.write(f"{error_document(error, str(error))}\n" if as_json else "")
     if not as_json:
-        complain(str(error))
+        complain(str(error), shlex.quote(without_password(named)) if named else "")
     return Health.CLOSED
 
 

@@ -30,7 +30,7 @@ def fleet_page(workers: Sequence[WorkerView], setting: Setting, unserved: Mappin
     """The processes, one line each, and the runs in line that none of them takes."""
     page: Page = [Table(WORKERS, [_row(worker, setting, held) for worker in workers])]
     nobody: Page = [Line("nobody works on this store. Start one: holdfast worker APP.py")]
-    return [*(page if workers else nobody), *unserved_lines(unserved)]
+    return [*(page if workers else nobody), *([Line("")] if workers and unserved else []), *unserved_lines(unserved)]
 
 
 def queues_page(queues: Sequence[QueueView], setting: Setting) -> Page:
@@ -38,7 +38,8 @@ def queues_page(queues: Sequence[QueueView], setting: Setting) -> Page:
     if not queues:
         return [Line("no run is in line, executes or is paused, and no worker serves a queue")]
     counted = any(one.more for one in queues) or sum(one.in_line for one in queues) >= MOST
-    told = [Line(f"more than {MOST:,} in line: queues that no worker serves, and whose runs came before those, may be missing", "dim")]
+    missing = f"more than {MOST:,} in line: queues that no worker serves, and whose runs came before those, may be missing"
+    told = [Line(""), Line(missing, "dim")]
     return [Table(QUEUES, [_queue_row(one, setting) for one in queues]), *(told if counted else [])]
 
 
@@ -75,7 +76,7 @@ def _row(worker: WorkerView, setting: Setting, held: Sequence[HoldView]) -> list
     since = ago(worker.since_us, setting.now_us) if worker.since_us else ""
     where = f"{worker.owner} (pid {worker.pid})" if worker.pid else worker.owner
     code, agents = ", ".join(dict.fromkeys(filter(None, worker.codes.values()))), f"{', '.join(worker.agents)}{of}"
-    does = "; ".join(filter(None, (agents, f"executes {named}" if named else "")))
+    does = "; ".join(filter(None, (agents, f"{'executed' if state == 'dead' else 'executes'} {named}" if named else "")))
     return [Cell(where), Cell(state, STYLES[state]), Cell(since, "dim"), Cell(room), Cell(code, "dim"), Cell(does)]
 
 

@@ -12,13 +12,19 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.location import opened
 from holdfast.cli.options import RunArgument, StoreOption
 from holdfast.cli.page import Line
-from holdfast.cli.screen import Screen
+from holdfast.cli.screen import Screen, complain, is_terminal
+from holdfast.cli.sentences import completed
+from holdfast.cli.views import in_words
 from holdfast.cli.wording import clean, local, shortened
 
 if TYPE_CHECKING:
     from holdfast.operating.follow import Event
+    from holdfast.operating.views import RunView
 
 EXAMPLES = ("holdfast tail order-47", "holdfast tail order-47 --after 12 --json", "holdfast tail order-47 --text")
+
+ENDS = ("done", "cancelled", "failed", "blocked", "moved")
+"""Statuses of a run that nobody executes at which following ends."""
 
 SHOWN = 200
 """Characters of an emitted value on its line; texts are shown whole."""
@@ -45,6 +51,8 @@ def tail(
         raise typer.BadParameter("say only one of --text and --json", param_hint="--text")
     screen = Screen(store, as_json)
     with opened(store) as holdfast:
+        if is_terminal(sys.stderr) and (said := standstill(holdfast.show(run))):
+            complain(completed(said, screen.setting().command))
         for event in holdfast.tail(run, after=after):
             if text:
                 sys.stdout.write(words(event))
@@ -54,6 +62,13 @@ def tail(
                 screen.say([event_line(event)])
             sys.stdout.flush()
     return Exit.FINE
+
+
+def standstill(run: RunView) -> str:
+    """Why nothing comes for the time being, where nobody executes a run that is not at its end."""
+    if run.owner_lives or run.status in ENDS:
+        return ""
+    return f"{in_words(run)[0]}. Nothing comes until somebody executes it; Ctrl-C ends this. What helps: holdfast show {run.run_id}"
 
 
 def words(event: Event) -> str:

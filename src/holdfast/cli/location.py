@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 
 from holdfast import Holdfast
@@ -41,8 +42,18 @@ def refuse_missing(url: str, because: str) -> None:
     """`StoreMissing` where the URL names a place of this machine and nothing is there."""
     path = place_of(url)
     if path is not None and _is_missing(path):
-        remedy = f"Name another with --store or {STORE_VARIABLE}"
+        remedy = f"{_near(path)}Name another with --store or {STORE_VARIABLE}"
         raise StoreMissing(str(path), f"there is no store here ({because}); nothing was created. {remedy}")
+
+
+def _near(path: Path) -> str:
+    """The store beside it that may have been meant."""
+    try:
+        beside = [each.name for each in path.parent.iterdir() if each.suffix == ".db" or (each / ABOUT).exists()]
+    except OSError:
+        return ""
+    near = get_close_matches(path.name, beside, n=1)
+    return f"Did you mean {path.with_name(near[0])}? " if near else ""
 
 
 def is_new(url: str) -> bool:

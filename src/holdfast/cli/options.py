@@ -11,7 +11,7 @@ import typer
 from holdfast._duration import seconds
 from holdfast.budget import LIMITS, Budget
 from holdfast.errors import Misuse
-from holdfast.operating.views import STOPPED
+from holdfast.operating.onward import STOPPED
 
 STATUSES = ("queued", "running", "waiting", "paused", "blocked", "failed", "done", "cancelled", "moving", "moved", STOPPED)
 

@@ -33,13 +33,15 @@ class Facts:
 class Column:
     """One column. With `least` it gives way, down to so many characters, when there is little room; earlier ones give way last.
 
-    Others are never cut: they hold what is to be copied. `below` ones stand under their row, wrapped, where there is no room beside.
+    Others are never cut: they hold what is to be copied. `below` ones stand under their row, wrapped, where there is no room beside;
+    there a `named` one has its name before it, where what it holds would not tell.
     """
 
     name: str
     least: int = 0
     below: bool = False
     right: bool = False
+    named: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,14 +20,15 @@ from holdfast.cli.location import StoreMissing, opened
 from holdfast.cli.options import JsonOption, StoreOption, examples
 from holdfast.cli.page import Cell, Column, Line, Page, Table
 from holdfast.cli.screen import Screen
-from holdfast.cli.views import Setting
+from holdfast.cli.views import STATUS_STYLES, Setting
 from holdfast.cli.wording import SECOND_US, ago
 from holdfast.schedules import TAG
 
 EPILOG = examples("holdfast schedules app.py", "holdfast schedules app.py --store postgresql://db/runs --json")
 
 COLUMNS = (
-    Column("schedule"), Column("times"), Column("queue"), Column("catch-up"), Column("last run", below=True), Column("next", below=True),
+    Column("schedule"), Column("times"), Column("queue"), Column("catch-up"), Column("last run", below=True, named=True),
+    Column("next", below=True, named=True),
 )  # fmt: skip
 
 SHOWN = 3
@@ -66,21 +67,21 @@ def schedules(
     screen = Screen(store, as_json)
     found = declared_in(loaded(app, stays="nothing was begun"), Schedule)
     setting = screen.setting()
-    last = _last_runs(store, found)
+    url, last = _last_runs(store, found)
     views = [_view(schedule, setting.now_us, last.get(schedule.name)) for schedule in found]
-    screen.say(_page(app, views, setting), schedules=views)
+    screen.say(_page(app, views, setting), store=url, schedules=views)
     return Exit.FINE
 
 
-def _last_runs(store: str | None, found: Sequence[Schedule]) -> dict[str, tuple[str, str]]:
-    """The id and the status of the run of each schedule that changed last; none where no store was named and there is none yet."""
+def _last_runs(store: str | None, found: Sequence[Schedule]) -> tuple[str | None, dict[str, tuple[str, str]]]:
+    """The store, and of each schedule the run that changed last, its id and its status; nothing where none was named and there is none."""
     try:
         with opened(store) as holdfast:
-            return {schedule.name: last for schedule in found for last in _last_run(holdfast, schedule)}
+            return holdfast.store.url, {schedule.name: last for schedule in found for last in _last_run(holdfast, schedule)}
     except StoreMissing:
         if store is not None:
             raise
-        return {}
+        return None, {}
 
 
 def _last_run(holdfast: Holdfast, schedule: Schedule) -> list[tuple[str, str]]:
@@ -108,7 +109,8 @@ def _row(view: ScheduleView, setting: Setting) -> list[Cell]:
     last = f"{view.last_run} ({view.last_status})" if view.last_run else "none"
     times = [datetime.fromisoformat(time) for time in view.next]
     coming = [f"{time.astimezone(ZoneInfo(view.zone)):%a %Y-%m-%d %H:%M:%S} ({ago(_us(time), setting.now_us)})" for time in times]
-    return [Cell(view.name), Cell(told), Cell(view.queue), Cell(view.catch_up), Cell(last), Cell(", ".join(coming))]
+    ran = Cell(last, STATUS_STYLES.get(view.last_status or "", ""))
+    return [Cell(view.name), Cell(told), Cell(view.queue), Cell(view.catch_up), ran, Cell(", ".join(coming))]
 
 
 def _us(time: datetime) -> int:

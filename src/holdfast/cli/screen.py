@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import sys
-import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -15,19 +13,12 @@ from typing import Any, TextIO, TypeVar
 
 from holdfast.cli.document import document
 from holdfast.cli.page import INDENT, Line, Page, plain
+from holdfast.cli.sentences import advises, completed, wrapped
 from holdfast.cli.views import Setting
 from holdfast.cli.wording import lines_of
 from holdfast.stores.opening import without_password
 
 T = TypeVar("T")
-
-COMMAND = re.compile(r"`[^`]+`|\bholdfast [a-z][^;,]*?(?=[.;,](?:\s|$)|$)")
-"""A command inside a sentence: between backticks, or up to the end of its part of the sentence."""
-HELD = "\0"
-"""Stands for a blank at which a line is not broken."""
-
-HERE = "--here APP.py"
-"""How a command ends that goes on with a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +46,7 @@ class Screen:
 
     def told(self, run_id: str, said: str) -> None:
         """Print what a verb that changed something has to say; a command in it names the store that was named."""
-        said = said.replace(HERE, self.setting().command(HERE))
+        said = completed(said, self.setting().command)
         self.say([Line(said)], run_id=run_id, said=said)
 
     def followed(self, items: Iterable[T], total: int, what: str) -> Iterable[T]:
@@ -83,19 +74,14 @@ class Screen:
             os.close(kept)
 
 
-def complain(text: str) -> None:
-    """Say on stderr what is wrong, with further lines set in."""
+def complain(text: str, store: str = "") -> None:
+    """Say on stderr what is wrong, with further lines set in; commands in it are those of every store, so one that was named is told."""
+    if store and advises(text) and f"--store {store}" not in text:
+        text = f"{text}\nHere a command needs, too: --store {store}"
     lines = lines_of(f"holdfast: {text}")
     if is_terminal(sys.stderr):
-        lines = [part for line in lines for part in wrapped(line, shutil.get_terminal_size().columns)]
+        lines = [part for line in lines for part in wrapped(line, shutil.get_terminal_size().columns - len(INDENT))]
     print("\n  ".join(lines), file=sys.stderr)
-
-
-def wrapped(line: str, room: int) -> list[str]:
-    """A long line as several, broken between words only; a command in it, which is to be copied, stays whole."""
-    held = COMMAND.sub(lambda found: found.group().replace(" ", HELD), line)
-    parts = textwrap.wrap(held, room - len(INDENT), break_long_words=False, break_on_hyphens=False) or [""]
-    return [part.replace(HELD, " ") for part in parts]
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -31,12 +31,12 @@ from holdfast.cli.options import (
 )  # fmt: skip
 from holdfast.cli.page import Cell, Column, Commands, Line, Page, Table
 from holdfast.cli.screen import Screen, is_terminal
+from holdfast.cli.sentences import completed
 from holdfast.cli.views import Setting, in_brief
 from holdfast.cli.wording import ago, count
 from holdfast.errors import Refusal
 from holdfast.fleet import choosing
 from holdfast.fleet.choosing import Chosen, Touched, Wanted
-from holdfast.operating import holding
 from holdfast.operating.holding import HoldView
 from holdfast.store import Head
 
@@ -209,10 +209,8 @@ def refuse_for_one(given: Mapping[str, bool]) -> None:
 
 def said_of_all(screen: Screen, holdfast: Holdfast, queue: str | None, said: str) -> Exit:
     """Tell what became of a queue or the fleet; commands in it name the store that was named."""
-    held, setting = holdfast.held(), screen.setting()
-    for command in sorted({holding.lifted_by(queue), *(one.lifted_by() for one in held)}, key=len, reverse=True):
-        said = said.replace(command, setting.command(command))
-    screen.say([Line(said[0].upper() + said[1:])], store=holdfast.store.url, queue=queue, said=said, held=held)
+    said = completed(said, screen.setting().command)
+    screen.say([Line(said[0].upper() + said[1:])], store=holdfast.store.url, queue=queue, said=said, held=holdfast.held())
     return Exit.FINE
 
 

@@ -13,6 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from holdfast.cli.page import INDENT, Column, Commands, Facts, Line, Page, Table, fact_lines
+from holdfast.cli.sentences import advises, wrapped
 from holdfast.cli.wording import clean
 
 T = TypeVar("T")
@@ -29,9 +30,9 @@ def draw(page: Page, stream: TextIO) -> None:
     for block in page:
         match block:
             case Line():
-                console.print(Text(clean(block.text), style=block.style))
+                _line(block, console)
             case Facts():
-                console.print(Padding(_facts(block), (0, 0, 0, len(INDENT))))
+                console.print(Padding(_facts(block), (0, 0, 0, len(INDENT)), expand=False))
             case Table():
                 for line in _table(block, console):
                     console.print(line, soft_wrap=True)
@@ -40,6 +41,13 @@ def draw(page: Page, stream: TextIO) -> None:
                     console.print(Text(INDENT + clean(command), style="cyan"), soft_wrap=True)
             case _:
                 assert_never(block)
+
+
+def _line(block: Line, console: Console) -> None:
+    """A line, over several where it is long; of a command in it, none is broken."""
+    text, holds = clean(block.text), advises(block.text)
+    for part in wrapped(text, console.width) if holds else [text]:
+        console.print(Text(part, style=block.style), soft_wrap=holds)
 
 
 def followed(items: Iterable[T], total: int, what: str) -> Iterator[T]:
@@ -93,8 +101,15 @@ def _table(block: Table, console: Console) -> Iterator[Text]:
     for row in rows:
         cells = [_fitted(row[index], width, column) for index, column, width in zip(kept, columns, given, strict=True)]
         line = _joined(cells if row[kept[-1]].plain else cells[:-1])
-        under = [text for index, text in enumerate(row) if index not in kept and text.plain]
-        yield from _with_below(line, under[-1:] if row is names else under, console, block.indent)
+        yield from _with_below(line, _under(block.columns, row, kept, head=row is names), console, block.indent)
+
+
+def _under(columns: Sequence[Column], row: Sequence[Text], kept: Sequence[int], *, head: bool) -> list[Text]:
+    """What stands below a row; of the names, the last one, unless each stands with what it names."""
+    found = [(column, text) for index, (column, text) in enumerate(zip(columns, row, strict=True)) if index not in kept and text.plain]
+    if head:
+        return [text for column, text in found if not column.named][-1:]
+    return [Text(f"{column.name}: ") + text if column.named else text for column, text in found]
 
 
 def _with_below(line: Text, under: Sequence[Text], console: Console, indent: int) -> Iterator[Text]:

@@ -52,8 +52,12 @@ KNOWN = (Column("step"), Column("call", least=24), Column("state"), Column("resu
 
 BEFORE_ALL_ELSE = "Keep a copy of all files of the store before anything else; docs/damage.md says what can be saved. Or restore a backup"
 
+MOST_FAILED = 100
+"""Failed runs that the inbox counts."""
 NOTE_LIMIT = 150
 """Characters of a note that the list of runs shows; `show` shows all of it."""
+DAMAGES = 20
+"""Damaged runs, and lines about the store, that a check shows: where a whole file is damaged there is no end of them."""
 STATE_LIMIT = 200
 """Characters of a state object that `show` shows; `show --at` shows all of it."""
 
@@ -70,10 +74,10 @@ class Setting:
         return command if self.store is None or " --store " in command else f"{command} --store {shlex.quote(self.store)}"
 
 
-def runs_page(runs: Sequence[Summary], *, limit: int, setting: Setting) -> Page:
-    """The runs, one line each."""
+def runs_page(runs: Sequence[Summary], *, limit: int, setting: Setting, near: Sequence[str] = ()) -> Page:
+    """The runs, one line each; where there is none, what may have been meant."""
     if not runs:
-        return [Line("no run matches")]
+        return [Line(f"no run matches{'; did you mean ' + ' '.join(near) + '?' if near else ''}")]
     rows = [_run_row(run, setting) for run in runs]
     told = {"queue": any(run.queue != QUEUE for run in runs), "priority": any(run.priority for run in runs)}
     told |= {"key": any(run.key for run in runs)}
@@ -87,7 +91,7 @@ def runs_page(runs: Sequence[Summary], *, limit: int, setting: Setting) -> Page:
 def _run_row(run: Summary, setting: Setting) -> list[Cell]:
     status = "stopped" if run.status == "running" and run.owner_lives is False else run.status
     style = STATUS_STYLES.get(status, "")
-    note = run.note if status != "stopped" else "its process is dead; resume it to go on"
+    note = run.note if status != "stopped" else f"its process is dead; {run.note or 'resume it to go on'}"
     changed = Cell(ago(run.updated_us, setting.now_us), "dim")
     line = [Cell(run.queue), Cell(str(run.priority or "")), Cell(run.key)]
     return [Cell(run.run_id), Cell(run.agent), Cell(status, style), *line, changed, Cell(in_brief(note))]
@@ -116,7 +120,8 @@ def in_words(run: RunView) -> tuple[str, str]:
         case "running":
             return f"stopped: the process that ran it is dead{at}", STATUS_STYLES["stopped"]
         case "waiting":
-            text = f"waiting for a person: {run.waits}" if run.asks else f"waiting: {run.waits}"
+            for_what = run.waits.removeprefix("waits") if run.waits.startswith("waits for ") else f": {run.waits}"
+            text = f"waiting for a person: {run.waits}" if run.asks else f"waiting{for_what}"
         case "queued" if run.undoing:
             text = f"to be undone {run.undoing}; nobody runs it"
         case "queued":
@@ -149,6 +154,7 @@ def _run_facts(run: RunView, now_us: int) -> list[Fact]:
         facts += [("key", run.current.key)] if run.current.key else []
     facts += [("details", as_json(each)) for each in run.details]
     facts += _until(run.until_us, now_us)
+    facts += [("wakes", moment(run.wake_us, now_us))] if run.wake_us and run.until_us is None else []
     facts += [("done", count(run.steps_done, "step")), ("taken up", f"{count(run.attempt, 'time')} by a process")]
     facts += [(_state_label(name), shortened(value, STATE_LIMIT)) for name, value in run.state.items()]
     facts += [("milestone", run.milestone)] if run.milestone else []
@@ -156,7 +162,7 @@ def _run_facts(run: RunView, now_us: int) -> list[Fact]:
     facts += [("undoing", run.undoing)] if run.undoing else []
     facts += [("fork of", run.forked_from)] if run.forked_from else []
     facts += [("forks", ", ".join(run.forks))] if run.forks else []
-    facts += [("last error", run.last_error)] if run.last_error not in ("", run.note) else []
+    facts += [("last error", run.last_error)] if run.last_error not in ("", run.note) and run.status != "blocked" else []
     facts += [("model", change) for change in run.model_changes]
     facts += [("started", moment(run.created_us, now_us)), ("changed", moment(run.updated_us, now_us))]
     facts += [("tags", _tags(run.tags))] if run.tags else []
@@ -271,15 +277,17 @@ def _known_row(line: Checkpoint) -> list[Cell]:
     return [Cell(line.step_id), Cell(line.call or line.state), Cell(state, STATE_STYLES.get(line.state, "")), Cell(line.note, "dim")]
 
 
-def inbox_page(items: Sequence[Item], setting: Setting) -> Page:
-    """What needs a person, each with the commands that settle it."""
+def inbox_page(items: Sequence[Item], setting: Setting, failed: int = 0, *, more: bool = False) -> Page:
+    """What needs a person, each with the commands that settle it, and how many runs have failed beside that, or how many at least."""
+    told = f"{count(failed, 'run')}{' or more' if more else ''} failed, and can be resumed:"
+    beside: Page = [GAP, Line(told, "yellow"), Commands([setting.command("holdfast runs --status failed")])] if failed else []
     if not items:
-        return [Line("nothing needs a person")]
+        return [Line("nothing needs a person"), *beside]
     page: Page = []
     for item in items:
         page += [Line(f"{item.kind}: {item.what}", "bold red" if item.kind in ("blocked", "undo", "damaged") else "bold yellow")]
         page += [Facts(_item_facts(item, setting.now_us)), Commands([setting.command(command) for command in item.commands]), GAP]
-    return page[:-1]
+    return [*page[:-1], *beside]
 
 
 def _item_facts(item: Item, now_us: int) -> list[Fact]:
@@ -307,17 +315,24 @@ def check_page(verdicts: Sequence[Verdict], problems: Sequence[str], setting: Se
     """What a check found: damage first, and nothing else where there is none."""
     bad = [verdict for verdict in verdicts if verdict.what]
     lost = [problem for verdict in verdicts for problem in verdict.artifacts]
-    page: Page = [Line(f"the store: {_fact(problem)}", "red") for problem in problems]
-    for verdict in bad:
+    wrong = [line for problem in problems for line in f"the store: {_fact(problem)}".splitlines()]
+    page: Page = [Line(line, "red") for line in wrong[:DAMAGES]]
+    page += _and_more(len(wrong) - DAMAGES, "line")
+    for verdict in bad[:DAMAGES]:
         found = f"run {verdict.run_id} is damaged at record {verdict.seq}: {_fact(verdict.what)}"
         page += [Line(found, "red"), Line(f"  {_still_good(verdict)}")]
         page += [Commands([setting.command(f"holdfast check {verdict.run_id} --repair --dry-run")])] if verdict.records else []
+    page += _and_more(len(bad) - DAMAGES, "damaged run")
     page += [Line(problem, "red") for problem in lost]
     records = sum(verdict.records for verdict in verdicts)
     found = count(len(bad), "damaged run") if bad or problems else "no damage" if not lost else count(len(lost), "damaged artifact")
     page.append(Line(f"{count(len(verdicts), 'run')} checked, {count(records, 'good record')}, {found}", "bold"))
     advised = any(KEEP_A_COPY in problem for problem in (*problems, *(verdict.what for verdict in bad)))
     return [*page, Line(BEFORE_ALL_ELSE)] if advised else page
+
+
+def _and_more(left: int, what: str) -> Page:
+    return [Line(f"and {count(left, f'more {what}')}; --json has all", "dim")] if left > 0 else []
 
 
 def _fact(problem: str) -> str:

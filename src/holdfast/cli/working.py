@@ -30,7 +30,7 @@ from holdfast.cli.location import is_new, meant, opened
 from holdfast.cli.options import JsonOption, StoreOption, examples, read_duration
 from holdfast.cli.screen import Screen, complain
 from holdfast.cli.signals import Signals
-from holdfast.cli.stopping import held_lines
+from holdfast.cli.stopping import held_footer
 from holdfast.cli.wording import count
 from holdfast.errors import Misuse, Refusal, StoreError
 from holdfast.fleet import worker as fleet_worker
@@ -277,7 +277,7 @@ def workers(*, store: StoreOption = None, as_json: JsonOption = False) -> Exit:
     with opened(store) as holdfast:
         found, unserved = holdfast.workers(), roster.unserved(holdfast.engine, roster.in_line(holdfast.engine))
         held, setting = holdfast.held(), screen.setting()
-        page = [*fleet_page(found, setting, unserved, held), *held_lines(held, setting)]
+        page = [*fleet_page(found, setting, unserved, held), *held_footer(held, setting)]
         screen.say(page, store=holdfast.store.url, workers=found, unserved=unserved, held=held)
     return Exit.FINE
 
@@ -287,5 +287,5 @@ def queues(*, store: StoreOption = None, as_json: JsonOption = False) -> Exit:
     screen = Screen(store, as_json)
     with opened(store) as holdfast:
         found, held, setting = holdfast.queues(), holdfast.held(), screen.setting()
-        screen.say([*queues_page(found, setting), *held_lines(held, setting)], store=holdfast.store.url, queues=found, held=held)
+        screen.say([*queues_page(found, setting), *held_footer(held, setting)], store=holdfast.store.url, queues=found, held=held)
     return Exit.FINE

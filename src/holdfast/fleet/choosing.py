@@ -12,7 +12,7 @@ from typing import NamedTuple
 from holdfast._options import checked_statuses
 from holdfast.errors import HoldfastError, StoreBusy, StoreFailed
 from holdfast.operating.family import MAX_DEPTH, parent_of, top_of
-from holdfast.operating.views import STOPPED
+from holdfast.operating.onward import STOPPED
 from holdfast.running.engine import Engine
 from holdfast.store import Head, Query
 

@@ -328,7 +328,8 @@ class Worker:
         begun = [step_id for step_id, history in journal.histories.items() if history.started_epoch and history.outcome is None]
         inside = f"The last to begin, without an outcome: step {', '.join(begun[-3:])}." if begun else _last_finished(journal)
         why = f"{proven} processes that executed it died{silent}, and it did not get on meanwhile; the last were {last}. {inside}"
-        error = {"type": DEADLY, "message": f"{why} Out of memory, or a crash in native code? `holdfast resume` tries it again"}
+        again = f"`holdfast resume {journal.head.run_id}` tries it again"
+        error = {"type": DEADLY, "message": f"{why} Out of memory, or a crash in native code? {again}"}
         with suppress(LeaseLost):  # somebody else has taken it meanwhile
             resumed = rec.RunResumed(owner="", why="set aside", silent=proven < len(died))
             self._engine.committer.commit(journal, [resumed, rec.RunBlocked(error=error)])

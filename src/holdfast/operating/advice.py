@@ -7,12 +7,13 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from holdfast._turns import QUEUE
 from holdfast.errors import BudgetExceeded
 from holdfast.life.again import sent_keys
 from holdfast.records import kinds as rec
 from holdfast.records.journal import Journal
 from holdfast.records.lineage import named, result_of
-from holdfast.records.replay import Question
+from holdfast.records.replay import UNDO, Question
 from holdfast.running.letters import awaited_messages
 from holdfast.store import Head, Row
 
@@ -37,10 +38,16 @@ def going_on(journal: Journal, hands: Hands = "here") -> list[str]:
     if journal.head.status == "paused":
         return [resume]
     if hands == "here":
-        return [*saying(journal), here]
+        return [*saying(journal), here, *_serving(journal.head)]
     if journal.head.status in ("queued", "waiting"):  # it is ready, and whoever takes it does so by himself
         return ["holdfast workers"] if hands == "workers" else []
     return [*saying(journal), left, *([here] if hands == "workers" else [])]
+
+
+def _serving(head: Head) -> list[str]:
+    """The command that takes runs in line, this one among them."""
+    queue = f" --queue {head.queue}" if head.queue not in ("", QUEUE) else ""
+    return [f"holdfast worker APP.py{queue}"] if head.status == "queued" else []
 
 
 def saying(journal: Journal) -> list[str]:
@@ -64,6 +71,8 @@ def made(journal: Journal, step_id: str) -> str:
     value = result_of(same[1]) if same else None
     if value is not None:
         return shlex.quote(value.decode("utf-8", "replace"))
+    if step_id.startswith(UNDO) and not (history.doubt and history.doubt.wants):
+        return "null"  # nobody needs to know what an undo returned
     return _blank(history.doubt.wants) if history.doubt else "RESULT"
 
 
@@ -78,6 +87,8 @@ def _blank(wants: dict[str, Any]) -> str:
             return "null"
         case {"schema": {"properties": dict(fields)}} if len(fields) <= MOST_FIELDS:
             return shlex.quote(f"{{{', '.join(f'{json.dumps(name)}: ...' for name in fields)}}}")  # no JSON yet: refused if pasted as it is
+        case {"schema": {"type": "object" | "array" as kind}}:
+            return {"object": "'{...}'", "array": "'[...]'"}[kind]
     return "RESULT"
 
 

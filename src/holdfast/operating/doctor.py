@@ -8,8 +8,10 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import get_args
 
 from holdfast._clock import Clock
+from holdfast.errors import StoreFull
 from holdfast.store import Examined, Finding, Grade, Head, Query, Store, Topic
 from holdfast.stores.opening import KINDS
+from holdfast.stores.planning import NONE_YET, PlannedStore
 
 TOPICS: tuple[Topic, ...] = get_args(Topic)
 GRADES: tuple[Grade, ...] = get_args(Grade)
@@ -32,6 +34,13 @@ def diagnosed(store: Store, clock: Clock) -> list[Finding]:
     found += [RECORDS, _stranded(store), _letters(store, clock), *_future(store, clock)]
     found += [_steady((clock.now_us() - before_us) / 1e6, clock.monotonic_s() - before_s)]
     return sorted(found, key=lambda one: TOPICS.index(one.topic))
+
+
+def unopened(error: StoreFull, clock: Clock) -> list[Finding]:
+    """What can be said of a store on this machine that cannot be opened for want of room: of the place where it is."""
+    shut = Finding(topic="runs", what="store", value="cannot be opened", grade="bad", meaning=error.reason)
+    found = [one for one in PlannedStore(error.store).examine(clock) if one is not NONE_YET]
+    return sorted([*_versions(), *found, shut], key=lambda one: TOPICS.index(one.topic))
 
 
 def worst(findings: Sequence[Finding]) -> Grade:

@@ -122,9 +122,16 @@ def undo(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
 
 def _left_in_doubt(engine: Engine, run_id: str) -> str:
     """The doubts that outlive their run: what nobody knows about the world is not closed with it."""
-    doubts = Journal.load(*loaded(engine, run_id)).open_doubts(ended=True)
-    told = [f"; step {step_id} {shown_call(found.name, found.args)} stays in doubt, key {found.key}" for step_id, found in doubts]
+    doubts = [(each, *doubt) for each in _family(engine, run_id) for doubt in Journal.load(*loaded(engine, each)).open_doubts(ended=True)]
+    named = [(f"step {step_id}{'' if each == run_id else f' of run {each!r}'}", found) for each, step_id, found in doubts]
+    told = [f"; {where} {shown_call(found.name, found.args)} stays in doubt, key {found.key}" for where, found in named]
     return "".join([*told, ". `holdfast inbox` lists it until it is resolved"] if told else [])
+
+
+def _family(engine: Engine, run_id: str) -> list[str]:
+    """A run, and the unfinished ones inside it."""
+    below = [child for child in Journal.load(*loaded(engine, run_id)).open_children() if engine.store.head(child) is not None]
+    return [run_id, *(each for child in below for each in _family(engine, child))]
 
 
 def resume(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
@@ -186,8 +193,7 @@ def _accepting_code(journal: Journal, *, by: str, reason: str) -> tuple[list[rec
 def _accepting_models(journal: Journal, *, by: str, reason: str) -> tuple[list[rec.Record], str]:
     changes = list(journal.models.open)
     if not changes or journal.head.status in ("done", "cancelled"):
-        not_blocked = f"run {journal.head.run_id!r} is not blocked by changed code; nothing was changed"
-        raise Refusal(f"{not_blocked}, nor does a model wait to be accepted")
+        raise Refusal(f"run {journal.head.run_id!r} is blocked neither by changed code nor by another model; nothing was changed")
     records = [record for name, pair in changes for record in acceptance(journal, name, pair, by=by, reason=reason)]
     return records, f"the run goes on with {', '.join(f'{pair} in step {name}' for name, pair in changes)}"
 

@@ -10,6 +10,7 @@ from typing import Any
 from holdfast.codec.words import written
 from holdfast.errors import LeaseLost, NotKept, Refusal, Unwinding
 from holdfast.operating.family import hindrance, top_of
+from holdfast.operating.onward import asks_of, doubts_of
 from holdfast.operating.views import loaded
 from holdfast.records import kinds as rec
 from holdfast.records.away import left, refuse_away
@@ -137,5 +138,7 @@ def _hindered(engine: Engine, head: Head) -> str:
 
 
 def marked(engine: Engine, run_id: str) -> str:
-    """The same of a run that was marked as ready."""
-    return _hindered(engine, loaded(engine, run_id)[0]) or "the run is ready for whoever runs its agent next"
+    """The same of a run that was marked as ready; what it asks, it asks on."""
+    journal = Journal.load(*loaded(engine, run_id))
+    asks = ", and still needs the word of a person: holdfast inbox" if asks_of(engine, journal) or doubts_of(engine, journal) else ""
+    return _hindered(engine, journal.head) or f"the run is ready for whoever runs its agent next{asks}"

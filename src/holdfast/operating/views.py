@@ -19,25 +19,30 @@ from holdfast.codec.answers import shown
 from holdfast.errors import Damaged, HoldfastError, Misuse, Refusal, StoreError, UndoFailed, UnknownRun
 from holdfast.large.packing import bare
 from holdfast.life.calls import shown_call
-from holdfast.operating.advice import answering, branching, going_on, made, moving_on, saying, sent, settling, telling, unblocking
+from holdfast.operating.advice import answering, branching, going_on, made, moving_on, saying, sent, settling, unblocking
 from holdfast.operating.checkpoints import STATES, Checkpoint, checkpoints, message
-from holdfast.operating.family import hindrance, top_of
+from holdfast.operating.family import top_of
 from holdfast.operating.holding import Fleet
-from holdfast.records import fitting
+from holdfast.operating.onward import STOPPED, asks_of, besides, doubts_of, heard, lives, next_commands
 from holdfast.records import kinds as rec
 from holdfast.records.chain import FORK_OF, verified
+from holdfast.records.fitting import is_stopped_by
+from holdfast.records.fitting import told as tried_in_vain
 from holdfast.records.journal import Journal
-from holdfast.records.replay import DIED, UNDO, History, Question
+from holdfast.records.replay import DIED, UNDO, History
 from holdfast.running.engine import Engine
-from holdfast.running.letters import matters, moved_children
+from holdfast.running.letters import moved_children
 from holdfast.running.runner import refuse_pruned
-from holdfast.store import Head, Letter, Query, Row
+from holdfast.store import Head, Query, Row
 
 MAX_LISTED = 100_000
 """Runs in one list at the most."""
 
 PAGE = 500
 """Heads that are read at a time when all are walked."""
+
+LOOKED_INTO = 50
+"""Stopped runs in one list of which it is told what is in doubt: each is read as a whole."""
 
 NEWEST = 200
 """Runs among which the id that was meant is looked for."""
@@ -46,12 +51,9 @@ TRANSFERS = ("run sealed", "run handed over", "run moved", "run arrived", "run u
 FORKS = 20
 """Forks of a run that are named with it."""
 
-STOPPED = "stopped"
-"""Not a status that is stored: running, says the head, and its owner is proven dead."""
-
 SAVED = rec.StateSaved.kind
 
-STATES_OF_NEED = ("waiting", "running", "paused", "failed", "blocked", "cancelled", "moving")
+STATES_OF_NEED = ("waiting", "running", "queued", "paused", "failed", "blocked", "cancelled", "moving")
 """Statuses of runs in which something may need a person."""
 
 
@@ -80,7 +82,8 @@ class RunView:
     """Where one run stands and what to do next; `attempt` is how often a process has taken it up, `limits` what it may spend.
 
     `asks` is whether a person must say something, until `until_us` if there is an end, `details` what the agent wants shown with its open
-    questions. `queue`, `priority` and `key` say where it stands in line, and `told` that a run which executes is to stop.
+    questions. It goes on by itself at `wake_us`. `queue`, `priority` and `key` say where it stands in line, and `told` that a run which
+    executes is to stop.
     """
 
     run_id: str
@@ -121,6 +124,7 @@ class RunView:
     asks: bool = False
     until_us: int | None = None
     details: list[Any] = field(default_factory=list)
+    wake_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +182,17 @@ def runs(
     query = Query(statuses=stored, agent=agent, tags=tuple(tags.items()), idle_before_us=before, limit=limit)
     found = (summary(engine, head) for head in _pages(engine, query) if queue is None or top_of(engine.store, head).queue == queue)
     living = STOPPED not in statuses or "running" in statuses
-    return list(islice((run for run in found if living or run.status != "running" or not run.owner_lives), limit))
+    wanted = list(islice((run for run in found if living or run.status != "running" or not run.owner_lives), limit))
+    left = [run.run_id for run in wanted if run.status == "running" and run.owner_lives is False][:LOOKED_INTO]
+    return [replace(run, note=_left_open(engine, run.run_id)) if run.run_id in left else run for run in wanted]
+
+
+def _left_open(engine: Engine, run_id: str) -> str:
+    """What a dead process has left in doubt; nothing where it cannot be read, as `show` and `check` say."""
+    with suppress(Damaged, StoreError):
+        found = engine.store.load(run_id)
+        return "" if found is None else _in_doubt(engine, Journal.load(*found))
+    return ""
 
 
 def show(engine: Engine, run_id: str) -> RunView:
@@ -187,26 +201,27 @@ def show(engine: Engine, run_id: str) -> RunView:
     journal = Journal.load(head, rows)
     started, lines = journal.started, _told(engine, head, rows)
     assert started is not None
-    began = _began(rows)
+    began, freed = _began(rows), _freed(engine, journal)
     current = _current(journal, [line for line in lines if line.seq > began])
     return RunView(
         run_id=run_id, agent=head.agent, version=started.version, status=head.status,
         call=shown_call(started.agent, (journal.continued or started).args),
-        attempt=journal.claims, owner=head.owner, owner_lives=_lives(engine, head),
+        attempt=journal.claims, owner=head.owner, owner_lives=lives(engine, head),
         steps_done=sum(line.state == "done" for line in lines if line.step_id and not line.superseded and line.seq > began),
         current=current, current_age_s=None if current is None else (engine.clock.now_us() - current.at_us) / 1e6,
-        last_error=_last_error(head, [row for row in bare(rows) if row.seq > began]),
-        waits=_waits(engine, journal), undoing=_undoing(journal), note=_stands(journal, lines, rows),
+        last_error="" if freed else _last_error(head, [row for row in bare(rows) if row.seq > began]),
+        waits=_waits(engine, journal), undoing=_undoing(journal),
+        note=freed or _stands(journal, lines, rows),
         state={name: _json(saved.last) for name, saved in journal.states.items()},
         result=_json(journal.verdict.value) if isinstance(journal.verdict, rec.RunDone) else None, tags=json.loads(head.tags), usd=head.usd,
-        spent=journal.ledger.spent(engine.clock.now_us() if _lives(engine, head) else head.updated_us), limits=dict(journal.ledger.limits),
-        created_us=head.created_us, updated_us=head.updated_us, next_commands=_next_commands(engine, journal),
+        spent=journal.ledger.spent(engine.clock.now_us() if lives(engine, head) else head.updated_us), limits=dict(journal.ledger.limits),
+        created_us=head.created_us, updated_us=head.updated_us, next_commands=next_commands(engine, journal),
         model_changes=[line.note for line in lines if line.state == STATES[rec.ModelChanged.kind]],
-        milestone=journal.milestone, generation=journal.generation,
+        milestone=journal.milestone, generation=journal.continued.generation if journal.continued else 0,
         queue=head.queue or QUEUE, priority=priority_of(head.turn), key=head.lane, told=_told_to_stop(engine, head),
-        parent=started.parent.get("run"), children=_children(bare(rows)), asks=bool(_doubts(engine, journal) or _asks(engine, journal)),
-        until_us=min((asked.opened.until_us for _, asked in _asks(engine, journal) if asked.opened.until_us), default=None),
-        details=[asked.opened.details for _, asked in _asks(engine, journal) if asked.opened.details is not None],
+        parent=started.parent.get("run"), children=_children(bare(rows)), asks=bool(doubts_of(engine, journal) or asks_of(engine, journal)),
+        until_us=min((asked.opened.until_us for _, asked in asks_of(engine, journal) if asked.opened.until_us), default=None),
+        details=[asked.opened.details for _, asked in asks_of(engine, journal) if asked.opened.details is not None], wake_us=head.wake_us,
         forked_from=f"{journal.forked.source}@{journal.forked.at}" if journal.forked else "",
         forks=[fork.run_id for fork in engine.store.heads(Query(tags=((FORK_OF, run_id),), limit=FORKS))],
     )  # fmt: skip
@@ -276,11 +291,16 @@ def inbox(engine: Engine) -> list[Item]:
     fleet = Fleet(engine)
     for head in walk(engine, STATES_OF_NEED):
         try:
-            found = engine.store.load(head.run_id)
+            found = engine.store.load(head.run_id) if _has_begun(head) else None
             items += [] if found is None else _items(engine, *found, fleet)
         except (Damaged, StoreError) as error:
             items.append(_damaged(head, error))
     return items
+
+
+def _has_begun(head: Head) -> bool:
+    """Whether anybody has executed the run: one that is in line for the first time has nothing open, and there may be many."""
+    return head.status != "queued" or head.seq > 1
 
 
 def walk(engine: Engine, statuses: Sequence[str]) -> Iterator[Head]:
@@ -315,21 +335,21 @@ def unknown(engine: Engine, run_id: str) -> UnknownRun:
     return UnknownRun(run_id, engine.store.url, near[0] if near else "")
 
 
+def meant(engine: Engine, *, agent: str | None, queue: str | None) -> list[str]:
+    """Where nothing matches, the agent and the queue that may have been meant, as options."""
+    newest = engine.store.heads(Query(limit=NEWEST))
+    asked = (("--agent", agent, {head.agent for head in newest}), ("--of-queue", queue, {head.queue or QUEUE for head in newest}))
+    near = ((option, get_close_matches(name, known, n=1)) for option, name, known in asked if name and name not in known)
+    return [f"{option} {found[0]}" for option, found in near if found]
+
+
 def summary(engine: Engine, head: Head) -> Summary:
     """A run as a list shows it."""
     return Summary(
-        run_id=head.run_id, agent=head.agent, status=head.status, records=head.seq, owner=head.owner, owner_lives=_lives(engine, head),
+        run_id=head.run_id, agent=head.agent, status=head.status, records=head.seq, owner=head.owner, owner_lives=lives(engine, head),
         created_us=head.created_us, updated_us=head.updated_us, tags=_tags(head), usd=head.usd, note=head.note,
         queue=head.queue or QUEUE, priority=priority_of(head.turn), key=head.lane,
     )  # fmt: skip
-
-
-def _lives(engine: Engine, head: Head) -> bool | None:
-    """Whether the owner lives: True, False where it is proven dead or unknown to the store; None where there is none."""
-    if head.owner is None:
-        return None
-    pulse = engine.store.pulse(head.owner)
-    return pulse is not None and not pulse.dead
 
 
 def _tags(head: Head) -> dict[str, str]:
@@ -346,7 +366,7 @@ def _json(data: bytes | None) -> Any:
 
 def _told(engine: Engine, head: Head, rows: Sequence[Row]) -> list[Checkpoint]:
     """The lines of a run as they stand now: what was begun and has nobody left to finish it was broken off."""
-    return checkpoints(head, rows, abandoned=not _lives(engine, head))
+    return checkpoints(head, rows, abandoned=not lives(engine, head))
 
 
 def _current(journal: Journal, lines: Sequence[Checkpoint]) -> Checkpoint | None:
@@ -359,13 +379,14 @@ def _current(journal: Journal, lines: Sequence[Checkpoint]) -> Checkpoint | None
     last = max(unfinished or calls.values(), key=lambda line: line.seq, default=None)
     if last is None or last.state == "done":
         return None
-    word = next((line for line in reversed(lines) if line.step_id == last.step_id), last)
+    said = (line for line in reversed(lines) if line.step_id == last.step_id and not line.state.startswith("run "))
+    word = next(said, last)
     return last if word.state != "doubt settled" else replace(last, state=word.state, note=word.note, at_us=word.at_us)
 
 
 def _told_to_stop(engine: Engine, head: Head) -> str:
     """That a run which executes is to stop, by whom and when: somebody has said so, and its step goes on."""
-    letters = engine.store.letters([head.run_id]) if _lives(engine, head) else []
+    letters = engine.store.letters([head.run_id]) if lives(engine, head) else []
     for letter in (each for each in letters if each.kind in ("pause", "cancel")):
         with suppress(ValueError, TypeError, KeyError):  # it cannot be read; whoever has the run takes it away
             body = dict(json.loads(letter.body))
@@ -383,6 +404,13 @@ def _stands(journal: Journal, lines: Sequence[Checkpoint], rows: Sequence[Row]) 
     return next((line.note for line in reversed(lines) if line.state.startswith("run ") and line.state not in passes), "")
 
 
+def _freed(engine: Engine, journal: Journal) -> str:
+    """That a run has failed because of a child run which somebody has looked after since; nothing where that is not so."""
+    stopped = (child for child in journal.open_children() if is_stopped_by(journal.head, child))
+    found = next((head for head in map(engine.store.head, stopped) if head is not None and head.status not in ("blocked", "failed")), None)
+    return "" if found is None else f"child run {found.run_id!r}, which had stopped it, is {found.status} by now: it can go on"
+
+
 def _undoing(journal: Journal) -> str:
     """Who wants what the run did to be undone, and why, as long as that is not done."""
     asked = journal.undoing
@@ -392,7 +420,7 @@ def _undoing(journal: Journal) -> str:
 
 
 def _why_blocked(journal: Journal, rows: Sequence[Row]) -> str:
-    return f"{_mismatch(journal.verdict.error)}{fitting.told(rows)}" if isinstance(journal.verdict, rec.RunBlocked) else journal.head.note
+    return f"{_mismatch(journal.verdict.error)}{tried_in_vain(rows)}" if isinstance(journal.verdict, rec.RunBlocked) else journal.head.note
 
 
 def _mismatch(error: rec.Json) -> str:
@@ -410,22 +438,20 @@ def _waits(engine: Engine, journal: Journal) -> str:
     """What a waiting run wants to know, without the commands that answer it."""
     if journal.head.status != "waiting":
         return ""
-    open_ = _doubts(engine, journal)
-    doubts = [f"did {shown_call(found.name, found.args)} at step {step_id} happen?{_because(found)}" for step_id, found in open_]
-    return " ".join([*doubts, *(asked.opened.question for _, asked in _asks(engine, journal))]) or _moved_on(engine, journal)
+    doubts = [_in_doubt(engine, journal)] if doubts_of(engine, journal) else []
+    return " ".join([*doubts, *(asked.opened.question for _, asked in asks_of(engine, journal))]) or _moved_on(engine, journal)
+
+
+def _in_doubt(engine: Engine, journal: Journal) -> str:
+    open_ = doubts_of(engine, journal)
+    return " ".join(f"did {shown_call(found.name, found.args)} at step {step_id} happen?{_because(found)}" for step_id, found in open_)
 
 
 def _moved_on(engine: Engine, journal: Journal) -> str:
     """What a run noted when it parked, unless child runs that it waits for have moved since, or a message has come."""
     told = [f"child run {head.run_id!r} is {head.status} by now" for head in moved_children(engine.store, journal)]
-    told += [f"message {json.loads(letter.body)['name']!r} has come" for letter in _heard(engine, journal) if letter.kind == "message"]
+    told += [f"message {json.loads(letter.body)['name']!r} has come" for letter in heard(engine, journal) if letter.kind == "message"]
     return f"{'; '.join(dict.fromkeys(told))}: it can go on" if told else journal.head.note
-
-
-def _heard(engine: Engine, journal: Journal) -> list[Letter]:
-    """What was said to a waiting run that it would do something about."""
-    letters = engine.store.letters([journal.head.run_id])
-    return [letter for letter in letters if matters(engine.store, engine.observer, journal, letter)]
 
 
 def _because(found: History) -> str:
@@ -436,9 +462,10 @@ def _last_error(head: Head, rows: Sequence[Row]) -> str:
     """The error that matters now. Of a done run none; of a cancelled one the agent's: ours advise what is too late, undoing is over."""
     if head.status == "done":
         return ""
-    kinds = (rec.RunFailed.kind, rec.RunBlocked.kind, rec.StepFailed.kind, rec.AttemptFailed.kind)
+    kinds = (rec.RunBlocked.kind, rec.RunFailed.kind, rec.StepFailed.kind, rec.AttemptFailed.kind)
     since = takewhile(lambda row: row.kind != rec.RunAccepted.kind, reversed(bare(rows)))  # what was accepted is over
-    errors = ((row.step_id, json.loads(row.body)["error"]) for row in since if row.kind in kinds)
+    stuck = head.status in ("blocked", "queued", "paused")  # else somebody has gone on since it was blocked
+    errors = ((row.step_id, json.loads(row.body)["error"]) for row in since if row.kind in kinds[not stuck :])
     past = head.status == "cancelled"
     return next((message(error) for step_id, error in errors if not (past and (step_id.startswith(UNDO) or _ours(error)))), "")
 
@@ -447,90 +474,19 @@ def _ours(error: rec.Json) -> bool:
     return f"{HoldfastError.__module__}:{HoldfastError.__qualname__}" in error.get("classes", ())
 
 
-def _next_commands(engine: Engine, journal: Journal) -> list[str]:
-    head, fleet = journal.head, Fleet(engine)
-    settled = [command for step_id, _ in _doubts(engine, journal) for command in settling(head.run_id, step_id, made(journal, step_id))]
-    answered = [command for ask_id, asked in _asks(engine, journal) for command in answering(head.run_id, ask_id, asked)]
-    if settled or answered:
-        return settled + answered + _besides(engine, journal, fleet)
-    match head.status:
-        case "done" | "cancelled" | "moving" | "moved":
-            return moving_on(head)
-        case "running" if _lives(engine, head):
-            return [f"holdfast history {head.run_id}"]
-        case "blocked":
-            return unblocking(journal, fleet.hands(head))
-        case "waiting" | "failed" if journal.open_children():
-            return [*(f"holdfast show {child}" for child in journal.open_children()), *_going_on(engine, journal, fleet)]
-        case "waiting" if not _moved(engine, journal):
-            return telling(journal) or [f"holdfast history {head.run_id}"]
-        case _:
-            return _going_on(engine, journal, fleet)
-
-
-def _going_on(engine: Engine, journal: Journal, fleet: Fleet) -> list[str]:
-    """What goes on with a run; of a child, what its parent needs first."""
-    head, found = journal.head, hindrance(engine.store, journal.head)
-    if found is None:
-        return going_on(journal, fleet.hands(head))
-    if found.gone_on:
-        return [f"holdfast resume {head.run_id} --here APP.py", f"holdfast cancel {head.run_id}"]
-    if found.above.status in ("failed", "paused"):
-        return going_on(Journal.load(*loaded(engine, found.above.run_id)), fleet.hands(head))
-    return [f"holdfast show {found.above.run_id}"]
-
-
-def _besides(engine: Engine, journal: Journal, fleet: Fleet) -> list[str]:
-    """What helps beside a person's word: other code, or a process that finds out by itself what the dead one left in doubt."""
-    head = journal.head
-    if head.status == "blocked":
-        return unblocking(journal, fleet.hands(head))
-    dead = head.status == "running" and not _lives(engine, head)
-    return _going_on(engine, journal, fleet) if dead or head.status == "paused" else []
-
-
-def _moved(engine: Engine, journal: Journal) -> bool:
-    """Whether a run that waits can go on: its time has come, or something was said to it that it waits for."""
-    due_us = journal.head.wake_us
-    return bool(due_us and engine.clock.now_us() >= due_us) or bool(_heard(engine, journal))
-
-
-def _doubts(engine: Engine, journal: Journal) -> list[tuple[str, History]]:
-    """Doubts that wait for a person: all those of a run that nobody executes, and those that whoever executes it asks about.
-
-    A run that waits for something else has perhaps not come to a doubt yet; it settles that by itself when it goes on, or asks.
-    """
-    match journal.head.status if journal.head.status != "running" or _lives(engine, journal.head) else STOPPED:
-        case "waiting":
-            return [(step_id, found) for step_id, found in journal.open_doubts(ended=True) if not found.unseen()]
-        case "paused" | "failed" | "blocked" | "cancelled" | "stopped":
-            return journal.open_doubts(ended=True)
-        case "running":
-            return [(step_id, found) for step_id, found in journal.open_doubts() if found.doubt and found.doubt.action == "ask"]
-        case _:
-            return []
-
-
-def _asks(engine: Engine, journal: Journal) -> list[tuple[str, Question]]:
-    """Questions that can still be answered."""
-    if journal.head.status in ("done", "cancelled", *AWAY):
-        return []
-    now_us = engine.clock.now_us()
-    return [(ask_id, asked) for ask_id, asked in journal.open_asks() if not asked.too_late(now_us)]
-
-
 def _items(engine: Engine, head: Head, rows: Sequence[Row], fleet: Fleet) -> list[Item]:
     journal = Journal.load(head, rows)
     assert journal.started is not None
     call, tags = shown_call(journal.started.agent, (journal.continued or journal.started).args), _tags(head)
+    beside = besides(engine, journal, fleet) if head.status != "blocked" else []  # that it is, with what helps, is an item of its own
     doubts = [
         Item(
             kind="doubt", run_id=head.run_id, step_id=step_id, since_us=found.started_us or head.updated_us, key=sent(journal, step_id),
             what=f"did {shown_call(found.name, found.args)} happen? {found.doubt.reason if found.doubt else _left(head)}".strip(),
-            commands=[*settling(head.run_id, step_id, made(journal, step_id)), *_besides(engine, journal, fleet)], call=call, tags=tags,
+            commands=[*settling(head.run_id, step_id, made(journal, step_id)), *beside], call=call, tags=tags,
             wants=shown(found.doubt.wants) if found.doubt and found.doubt.wants else "",
         )
-        for step_id, found in _doubts(engine, journal)
+        for step_id, found in doubts_of(engine, journal)
     ]  # fmt: skip
     asks = [
         Item(
@@ -539,7 +495,7 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row], fleet: Fleet) -> lis
             about=asked.seq, wants=shown(asked.opened.wants), who=list(asked.opened.who), details=asked.opened.details,
             until_us=asked.opened.until_us or None,
         )
-        for ask_id, asked in _asks(engine, journal)
+        for ask_id, asked in asks_of(engine, journal)
     ]  # fmt: skip
     parent, paused = journal.started.parent.get("run"), f" (the run is {head.note})" if head.status == "paused" else ""
     items = (*doubts, *asks, *_stuck(journal, rows, fleet))
@@ -548,7 +504,7 @@ def _items(engine: Engine, head: Head, rows: Sequence[Row], fleet: Fleet) -> lis
 
 def _left(head: Head) -> str:
     """Why there is a doubt that nobody has looked at yet; where the effect says how to find out, the run does so when it goes on."""
-    return f"{DIED}; the run settles it when it goes on, or asks" if head.status == "running" else ""
+    return f"{DIED}; the run settles it when it goes on, or asks" if head.status in ("running", "blocked") else ""
 
 
 def _stuck(journal: Journal, rows: Sequence[Row], fleet: Fleet) -> list[Item]:

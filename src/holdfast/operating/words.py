@@ -65,7 +65,9 @@ def _refuse_settled(journal: Journal, step_id: str, *, owned: bool, result: bool
     if history.result_is_missing() and result:
         return
     if not history.open_doubt(journal.head.epoch if owned else journal.head.epoch + 1):
-        raise Refusal(f"step {step_id} of run {run_id!r} is not in doubt{_settled_by(history.settled)}; nothing was changed")
+        steps = [f"step {each}" for each, _ in journal.open_doubts(ended=not owned)]
+        others = f". In doubt: {', '.join(steps)}" if steps else ""
+        raise Refusal(f"step {step_id} of run {run_id!r} is not in doubt{_settled_by(history.settled)}; nothing was changed{others}")
 
 
 def _refuse_unfit(journal: Journal, step_id: str, value: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -36,6 +37,10 @@ SYSTEMS: tuple[tuple[frozenset[str], Said], ...] = (
     (LAYERED, ("warn", "it belongs to a container: all runs are gone when that is removed", "name a path on a volume that outlives it")),
 )
 """What is known of file systems: the grade, what it means, what to do."""
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""What a full disk says, which proves nothing else."""
+UNTRIED = "there is no room to try it"
 
 NOTHING = "nothing that was acknowledged"
 ONE_DISK = Finding(topic="crash", what="the disk is lost", value="all runs since the last copy", meaning="they are on one machine")
@@ -123,15 +128,12 @@ def _barriers(mount: Mount) -> list[Finding]:
 
 
 def _flushes(folder: Path, mount: Mount, clock: Clock) -> list[Finding]:
-    with _scratch(folder) as path, path.open("wb", buffering=0) as file:
-
-        def flush() -> None:
-            file.write(b"a few bytes, as a record has\n")
-            os.fsync(file.fileno())
-
+    with _scratch(folder) as path:
         try:
-            took_s = median_s(clock, flush)
+            took_s = _flush_s(path, clock)
         except OSError as error:
+            if error.errno in NO_ROOM:
+                return [Finding(topic="speed", what="flush of a small file", value="not measured", meaning=UNTRIED)]
             return [
                 Finding(
                     topic="durability", what="fsync", value="refused", grade="bad", advice="name a path on a disk",
@@ -143,6 +145,16 @@ def _flushes(folder: Path, mount: Mount, clock: Clock) -> list[Finding]:
     return [Finding(topic="speed", what="flush of a small file", value=in_ms(took_s), meaning=meaning)]
 
 
+def _flush_s(path: Path, clock: Clock) -> float:
+    with path.open("wb", buffering=0) as file:
+
+        def flush() -> None:
+            file.write(b"a few bytes, as a record has\n")
+            os.fsync(file.fileno())
+
+        return median_s(clock, flush)
+
+
 def _links(folder: Path) -> Finding:
     with _scratch(folder) as path:
         other = path.with_name(f"{path.name}.link")
@@ -150,6 +162,8 @@ def _links(folder: Path) -> Finding:
             path.touch()
             other.hardlink_to(path)
         except OSError as error:
+            if error.errno in NO_ROOM:
+                return Finding(topic="durability", what="hard links", value="not tried", meaning=UNTRIED)
             meaning = f"a new store cannot be put in its place at once ({error.strerror})"
             return Finding(
                 topic="durability", what="hard links", value="refused", grade="bad", meaning=meaning, advice="name a path on another disk"

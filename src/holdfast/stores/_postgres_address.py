@@ -27,6 +27,10 @@ DEFAULTS = {
 }
 """A peer that is gone is noticed within half a minute instead of hours. What stands in the URL goes before."""
 SECRETS = ("password", "sslpassword")
+EACH = "- "
+"""How a line begins where several hosts were tried: what stands above them says no more."""
+GUESS = "Is the server running"
+"""How libpq goes on in its next line where nobody answers."""
 SHORT = 4
 """A secret of fewer characters is hidden only where it stands by itself, since it is part of many words."""
 WRITE_IT = (
@@ -47,12 +51,15 @@ class Address(NamedTuple):
         return f"Address({self.shown})"
 
     def without_secrets(self, text: str) -> str:
-        """What the server or libpq says, should it ever hold a password."""
+        """What the server or libpq says, in one line, should it ever hold a password; what libpq guesses at, we ask by ourselves."""
         for name in SECRETS:
             secret = re.escape(self.options.get(name, ""))
             if secret:
                 text = re.sub(secret if len(self.options[name]) >= SHORT else rf"(?<!\w){secret}(?!\w)", "***", text)
-        return " ".join(text.split())
+        lines = [" ".join(line.split()).rstrip(".") for line in text.splitlines()]
+        lines = [line for line in lines if line and not line.startswith(GUESS)]
+        each = [line.removeprefix(EACH) for line in lines if line.startswith(EACH)]
+        return "; ".join(each or lines)
 
 
 def address_of(url: str) -> Address:

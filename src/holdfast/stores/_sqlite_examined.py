@@ -8,6 +8,7 @@ from pathlib import Path
 import apsw
 
 from holdfast._clock import Clock
+from holdfast.errors import StoreBusy, StoreFull
 from holdfast.store import Finding
 from holdfast.stores._examining import KILLED, ONE_DISK, commit_speed, examined_folder, in_bytes, median_s, power_loss, privacy
 from holdfast.stores._os_errors import os_errors
@@ -22,13 +23,17 @@ COME, GO = "INSERT INTO owners (owner, beat) VALUES (?, 1)", "DELETE FROM owners
 """In one transaction they write a page and change nothing: a commit to be timed, of which nothing stays, whenever it is broken off."""
 
 
-def examined(line: Line, path: Path, url: str, clock: Clock) -> list[Finding]:
-    """All that can be said of the store at `path`; `line` is the one that writes."""
-    with line.transaction() as cursor:
+def examined(line: Line, reader: Line, path: Path, url: str, clock: Clock) -> list[Finding]:
+    """All that can be said of the store at `path`; `line` is the one that writes. What keeps it from writing is told with the rest."""
+    with reader.transaction() as cursor:
         found = [*_versions(cursor), *_settings(cursor), _size(cursor)]
     with os_errors(url):
         found += [privacy(path), *examined_folder(path.parent, clock), *_log(path), KILLED, power_loss(path.parent)]
 
+    return [*found, _commit(line, clock), ONE_DISK]
+
+
+def _commit(line: Line, clock: Clock) -> Finding:
     nobody = f"doctor-{secrets.token_hex(8)}"
 
     def commit() -> None:
@@ -36,7 +41,10 @@ def examined(line: Line, path: Path, url: str, clock: Clock) -> list[Finding]:
             cursor.execute(COME, (nobody,))
             cursor.execute(GO, (nobody,))
 
-    return [*found, commit_speed(median_s(clock, commit)), ONE_DISK]
+    try:
+        return commit_speed(median_s(clock, commit))
+    except (StoreBusy, StoreFull) as error:
+        return Finding(topic="speed", what="commit", value="refused", grade="warn", meaning=error.reason)
 
 
 def _versions(cursor: apsw.Cursor) -> list[Finding]:

@@ -298,7 +298,7 @@ class SqliteStore:
                 return [error.reason]
 
     def examine(self, clock: Clock) -> list[Finding]:
-        return [*examined(self._writer, self.path, self.url, clock), *self._pages_examined()]
+        return [*examined(self._writer, self._reader, self.path, self.url, clock), *self._pages_examined()]
 
     def _pages_examined(self) -> list[Finding]:
         """Whether the file is whole, as far as SQLite sees; read beside all who write."""
