@@ -42,6 +42,22 @@ def test_a_step_took_as_long_as_its_body_even_where_its_start_was_written_late(a
     assert line.duration_s >= took[0] - 0.01
 
 
+def test_arguments_are_shown_as_they_were_when_the_step_was_called(app: hf.Holdfast) -> None:
+    @hf.step
+    def reply(messages: list[str]) -> str:
+        messages.append("thinking")
+        return "yes"
+
+    @hf.agent
+    def talk() -> None:
+        reply(["hello"])
+
+    app.run(talk, run_id="r")
+    [line] = [line for line in app.history("r") if line.call]
+    assert line.call == 'reply(messages=["hello"])'
+    assert [verdict.good for verdict in app.check("r")] == [True]
+
+
 def test_an_effect_whose_attempt_raised_is_an_effect_and_keeps_its_key(app: hf.Holdfast) -> None:
     @hf.effect(in_doubt="ask")
     def pay() -> None:

@@ -131,9 +131,12 @@ class Call:
         return given if isinstance(given, str) else ""
 
     def kept(self) -> tuple[bytes, str]:
-        """The arguments as they are stored, and their digest."""
-        args = encode_arguments(self.bound) if self.text is None else self.text
-        return args, self.args_sha or hashlib.sha256(args).hexdigest()
+        """The arguments as they are stored, and their digest: as they were when this was first asked for."""
+        if self.text is None:
+            self.text = encode_arguments(self.bound)
+        if not self.args_sha:
+            self.args_sha = hashlib.sha256(self.text).hexdigest()
+        return self.text, self.args_sha
 
     def kept_arguments(self) -> dict[str, Any]:
         """The same as fields of a record."""

@@ -89,7 +89,8 @@ def _let_in(call: Call, history: History | None) -> Life[None]:
 
 
 def _executed(call: Call, attempt: int) -> Life[Any]:
-    """The life that fits what was declared."""
+    """The life that fits what was declared; its arguments are written down before a body can change them."""
+    call.kept()
     if call.spec.wait is not None:
         return _waited(call, call.spec.wait)
     return begun(call, attempt) if call.spec.effect else _safe(call, attempt)
