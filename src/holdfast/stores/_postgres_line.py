@@ -106,10 +106,10 @@ class Line:
             if connection.closed or ended(error):
                 self.discard()
                 raise Lost(said) from error
+            self._discard_unless_idle(connection)
             raise said from error
         except BaseException:
-            if connection.closed or connection.info.transaction_status != pq.TransactionStatus.IDLE:
-                self.discard()
+            self._discard_unless_idle(connection)
             raise
 
     def session(self, until_s: float | None = None) -> Connection:
@@ -141,6 +141,11 @@ class Line:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+    def _discard_unless_idle(self, connection: Connection) -> None:
+        """Whoever comes next would be refused inside a transaction that an error has left open."""
+        if connection.closed or connection.info.transaction_status != pq.TransactionStatus.IDLE:
+            self.discard()
 
     def let_go_of(self, connection: Connection) -> None:
         """The same, unless another one has taken its place."""
