@@ -15,7 +15,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import StoreFailed
-from holdfast.store import Append, Head, Prunable, Query, Removal, Row, Shelf, Stale, Tombstone
+from holdfast.store import Append, Head, Letter, Prunable, Query, Removal, Row, Shelf, Stale, Tombstone
 from holdfast.stores._object_blobs import ObjectShelf
 from holdfast.stores._object_place import ObjectPlace
 from holdfast.stores.objects import ObjectStore
@@ -130,6 +130,44 @@ def test_a_server_that_stays_away_is_said_and_what_follows_goes_on(through: Obje
     assert found is not None
     assert found.seq == 2
     assert through.append([onward("run", 2)]) == [None]
+
+
+def repeated(direct: ObjectStore, through: ObjectStore, between: Proxy) -> list[Letter]:
+    """The letters that a run finds which took one while its sender, whose reply was lost, was about to put it once more."""
+    direct.append([create("run")])
+
+    def taken_first(request: Request) -> Fault | None:
+        if request.creates and "/letters/" in request.path and between.seen[request.path] == 0:
+            between.seen[request.path] += 1
+            return "after"
+        if request.creates and "/letters/" in request.path:
+            (letter,) = direct.letters(["run"])
+            assert direct.append([onward("run", 1)._replace(takes=[letter.letter_id])]) == [None]
+        return None
+
+    between.fault = taken_first
+    through.post("run", "message", b"{}", 1)
+    between.fault = lambda _: None
+    return direct.letters(["run"])
+
+
+def test_a_letter_that_was_taken_before_its_lost_reply_was_made_up_for_is_not_there_twice(
+    direct: ObjectStore, through: ObjectStore, between: Proxy, object_endpoint: str, prefix: str
+) -> None:
+    assert repeated(direct, through, between) == []
+    with closing(ObjectStore(f"s3://{BUCKET}/{prefix}?endpoint={object_endpoint}")) as other:
+        assert other.letters(["run"]) == []
+        assert other.append([onward("run", 2)]) == [None]
+        assert other.letters(["run"]) == []
+        assert other.heads(Query(addressed=True)) == []
+
+
+def test_without_its_number_in_the_commits_behind_it_would_be_there_twice(
+    direct: ObjectStore, through: ObjectStore, between: Proxy
+) -> None:
+    """The negative control."""
+    direct._letters.late_us = 0
+    assert len(repeated(direct, through, between)) == 1
 
 
 # --- the fence ---------------------------------------------------------------------------------------------------------
