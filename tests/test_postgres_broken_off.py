@@ -9,8 +9,10 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
+import holdfast.sync as hf
 from holdfast.errors import StoreBusy
-from holdfast.stores import _postgres_line
+from holdfast.stores import _postgres_line, _postgres_transaction
+from holdfast.stores._postgres_errors import ended
 from holdfast.stores._postgres_line import Connection, Line
 from holdfast.stores.postgres import PostgresStore
 from holdfast.testing.sample import create, onward
@@ -85,3 +87,50 @@ def test_without_letting_go_of_the_session_nobody_could_read_any_more(
         postgres_store.load("run")
     with pytest.raises(Exception, match="transaction is aborted"):
         postgres_store.load("run")
+
+
+# --- a session that the server ends because its transaction stood still ----------------------------------------------------
+
+
+LEFT = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
+
+
+def outlive(url: str, pid: int) -> None:
+    """Wait until the server has ended a session."""
+    with psycopg.connect(url, autocommit=True) as admin:
+        while admin.execute(LEFT, (pid,)).fetchall() == [(1,)]:
+            threading.Event().wait(0.01)
+
+
+def test_a_transaction_in_which_the_process_stood_still_for_too_long_is_done_again(
+    postgres_url: str, postgres_store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_postgres_transaction, "IDLE_S", 0.05)
+    table, pids = f"{postgres_store._address.schema}.bookings", list[int]()
+    postgres_store._others.run(lambda connection: connection.execute(f"CREATE TABLE {table} (item text)".encode()))
+
+    @hf.transaction
+    def book() -> int:
+        pids.append(hf.connection().info.backend_pid)
+        if len(pids) == 1:
+            outlive(postgres_url, pids[0])
+        hf.connection().execute(f"INSERT INTO {table} VALUES ('seat')".encode())
+        return len(pids)
+
+    @hf.agent
+    def booking() -> int:
+        return book()
+
+    with hf.Holdfast(postgres_store) as app:
+        assert app.run(booking, run_id="r") == 2
+    with psycopg.connect(postgres_url) as admin:
+        assert admin.execute(f"SELECT * FROM {table}".encode()).fetchall() == [("seat",)]
+
+
+@pytest.mark.parametrize("setting", ["idle_in_transaction_session_timeout", "transaction_timeout"])
+def test_a_session_that_the_server_has_ended_is_known_by_its_last_word(postgres_url: str, setting: str) -> None:
+    with psycopg.connect(postgres_url) as one, pytest.raises(psycopg.Error) as told:
+        one.execute(f"SET LOCAL {setting} = '30ms'".encode())
+        outlive(postgres_url, one.info.backend_pid)
+        one.execute("SELECT 1")
+    assert ended(told.value)

@@ -204,6 +204,22 @@ def test_a_server_that_does_not_wait_for_its_disk_is_told_to(url: str, admin: ps
         assert store._writer.session().execute("SHOW synchronous_commit").fetchone() == ("on",)
 
 
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_text_is_the_same_for_a_user_whose_sessions_are_in_another_encoding(
+    url: str, admin: psycopg.Connection[Any], schema: str, encoding: str
+) -> None:
+    admin.execute(f"CREATE ROLE r_{schema} LOGIN SUPERUSER; ALTER ROLE r_{schema} SET client_encoding = '{encoding}'".encode())
+    new = create("run")
+    named = new._replace(head=new.head._replace(tags='{"wörd": "€"}', note="waits for gö"))
+    with closing(PostgresStore(url)) as store, closing(PostgresStore(url.replace("postgres@", f"r_{schema}@"))) as theirs:
+        assert theirs.append([named]) == [None]
+        number = theirs.post("run", "gö", b"", 1)
+        for one in (store, theirs):
+            assert one.load("run") == (named.head, list(named.rows))
+            assert one.heads(Query(tags=[("wörd", "€")])) == [named.head]
+            assert [(letter.letter_id, letter.kind) for letter in one.letters(["run"])] == [(number, "gö")]
+
+
 def test_a_closed_store_says_so(url: str) -> None:
     store = open_store(url)
     store.close()

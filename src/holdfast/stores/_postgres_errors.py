@@ -88,8 +88,8 @@ def passes(error: psycopg.Error) -> bool:
 
 
 def ended(error: psycopg.Error) -> bool:
-    """Whether the server says that it has ended the session."""
-    return _state(error).startswith(("57P0", "08"))
+    """Whether the server says that it has ended the session: whatever is fatal does, such as a transaction that was idle for too long."""
+    return _state(error).startswith(("57P0", "08")) or error.diag.severity_nonlocalized in ("FATAL", "PANIC")
 
 
 def _state(error: psycopg.Error) -> str:

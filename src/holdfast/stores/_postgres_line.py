@@ -204,7 +204,8 @@ class Lines:
 
 def connect(address: Address) -> Connection:
     """A new session with our settings; each statement is a transaction of its own unless one is begun."""
-    connection = psycopg.connect(**address.options, autocommit=True, prepare_threshold=0)  # type: ignore[arg-type]  # all are text
+    options = address.options | {"client_encoding": "UTF8"}  # whatever the user, the database or PGCLIENTENCODING says: text is packed so
+    connection = psycopg.connect(**options, autocommit=True, prepare_threshold=0)  # type: ignore[arg-type]  # all are text
     try:
         values = {"schema": address.schema, "lock": f"{BUSY_LIMIT_S:.0f}s"}
         connection.execute(SETTINGS, values, prepare=False)
