@@ -31,6 +31,7 @@ PATIENCE_S = 20.0
 BUSY_LIMIT_S = 10.0
 """How long another thread, or somebody else's lock in the database, is waited for."""
 PAUSES_S = (0.01, 0.05, 0.1, 0.25, 0.5)
+NOT_KNOWN = "It is not known whether that was done: look before you repeat it"
 CLOSED = "the store is closed. Open it anew"
 FORKED = "the store was opened before os.fork and belongs to the parent process; nothing was done. Open it anew in the child"
 
@@ -94,7 +95,9 @@ class Line:
             try:
                 return self.attempt(work, connection)
             except Lost as lost:
-                if not again or SystemClock().monotonic_s() >= until_s:
+                if not again:
+                    raise type(lost.said)(self.address.shown, f"{lost.said.reason}. {NOT_KNOWN}") from lost.__cause__
+                if SystemClock().monotonic_s() >= until_s:
                     raise lost.said from lost.__cause__
 
     def attempt(self, work: Callable[[Connection], T], connection: Connection) -> T:

@@ -190,7 +190,7 @@ class PostgresStore:
             self._others.run(lambda connection: connection.execute(POST, (number, *values)), again=False)
         except StoreFailed as error:
             if not self._others.run(lambda connection: connection.execute(POSTED, (number,)).fetchall()):
-                raise StoreFailed(self.url, f"{error.reason}. It is not known whether the letter was kept: look at the run") from error
+                raise StoreFailed(self.url, f"{error.reason}. The letter is not there, or its run has taken it") from error
         return number
 
     def letters(self, run_ids: Sequence[str]) -> list[Letter]:
