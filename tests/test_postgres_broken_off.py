@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import psycopg
 import pytest
 
 import holdfast.sync as hf
-from holdfast.errors import StoreBusy
-from holdfast.stores import _postgres_line, _postgres_transaction
+from holdfast.errors import StoreBusy, StoreFailed
+from holdfast.stores import _postgres_changed, _postgres_line, _postgres_transaction
+from holdfast.stores._postgres_blobs import PIECE_BYTES
 from holdfast.stores._postgres_errors import ended
 from holdfast.stores._postgres_line import Connection, Line
 from holdfast.stores.postgres import PostgresStore
@@ -98,8 +99,42 @@ LEFT = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
 def outlive(url: str, pid: int) -> None:
     """Wait until the server has ended a session."""
     with psycopg.connect(url, autocommit=True) as admin:
-        while admin.execute(LEFT, (pid,)).fetchall() == [(1,)]:
+        for _ in range(500):
+            if admin.execute(LEFT, (pid,)).fetchall() == [(0,)]:
+                return
             threading.Event().wait(0.01)
+    raise AssertionError("the server lets it live")
+
+
+def stop_within(url: str, connection: Connection) -> None:
+    """Do what a process does that is stopped while it removes a run, or is gone without a word."""
+    with connection.transaction():
+        assert _postgres_changed.found_head(connection, "run", _postgres_changed.LOCKED_HEAD) is not None
+        outlive(url, connection.info.backend_pid)
+
+
+def test_who_stands_still_in_a_transaction_does_not_hold_up_others_for_ever(
+    postgres_url: str, postgres_store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_postgres_line, "STILL_MS", 50)
+    postgres_store.append([create("run")])
+    with closing(PostgresStore(f"{postgres_url}?schema={postgres_store._address.schema}")) as other:
+        with pytest.raises(StoreFailed, match="not known whether that was done"):
+            other._others.run(lambda connection: stop_within(postgres_url, connection), again=False)
+        assert postgres_store.append([onward("run", 1)]) == [None]
+
+
+def test_a_blob_may_come_as_slowly_as_it_likes(postgres_url: str, postgres_store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_postgres_line, "STILL_MS", 50)
+
+    def slowly() -> Iterator[bytes]:
+        for _ in range(2):
+            threading.Event().wait(0.1)
+            yield b"x" * PIECE_BYTES
+
+    with closing(PostgresStore(f"{postgres_url}?schema={postgres_store._address.schema}")) as other:
+        digest = other.keep_blob(slowly(), at_us=1)
+    assert postgres_store.touch_blob(digest, at_us=2)
 
 
 def test_a_transaction_in_which_the_process_stood_still_for_too_long_is_done_again(

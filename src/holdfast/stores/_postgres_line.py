@@ -30,6 +30,8 @@ PATIENCE_S = 20.0
 """How long a lost server is waited for before it is said: longer than a restart takes."""
 BUSY_LIMIT_S = 10.0
 """How long another thread, or somebody else's lock in the database, is waited for."""
+STILL_MS = 10_000
+"""After so long without a statement the server ends a transaction: who was stopped in it, or is gone for good, would hold its locks."""
 PAUSES_S = (0.01, 0.05, 0.1, 0.25, 0.5)
 NOT_KNOWN = "It is not known whether that was done: look before you repeat it"
 CLOSED = "the store is closed. Open it anew"
@@ -39,6 +41,7 @@ SETTINGS = """
     SELECT set_config('search_path', %(schema)s, false), set_config('default_transaction_isolation', 'read committed', false),
     set_config('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), false),
     set_config('lock_timeout', %(lock)s, false), set_config('statement_timeout', '0', false), set_config('jit', 'off', false),
+    set_config('idle_in_transaction_session_timeout', %(still)s, false),
     set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false),
     set_config('plan_cache_mode', 'force_generic_plan', false), set_config('max_parallel_workers_per_gather', '0', false)
 """
@@ -210,12 +213,16 @@ def connect(address: Address) -> Connection:
     options = address.options | {"client_encoding": "UTF8"}  # whatever the user, the database or PGCLIENTENCODING says: text is packed so
     connection = psycopg.connect(**options, autocommit=True, prepare_threshold=0)  # type: ignore[arg-type]  # all are text
     try:
-        values = {"schema": address.schema, "lock": f"{BUSY_LIMIT_S:.0f}s"}
-        connection.execute(SETTINGS, values, prepare=False)
+        connection.execute(SETTINGS, set_to(address), prepare=False)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def set_to(address: Address) -> dict[str, str | int]:
+    """What the settings are set to."""
+    return {"schema": address.schema, "lock": f"{BUSY_LIMIT_S:.0f}s", "still": f"{STILL_MS}ms"}
 
 
 def settle_earlier(connection: Connection, key: int) -> None:
