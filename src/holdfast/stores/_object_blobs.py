@@ -2,7 +2,7 @@
 
     blobs/DIGEST/COPY              what it holds; as a rule there is one copy
     blobs/DIGEST/AT-TOKEN.kept     that it was kept, or touched, at that time
-    blobs/DIGEST/TOKEN.parts       the blobs that it needs
+    blobs/DIGEST/COPY.parts        the blobs that it needs
     blobs/DIGEST/COPY.TOKEN.gone   a sweep is about to remove that copy
     runs/ID/artifacts/DIGEST       that the run refers to it
 
@@ -68,7 +68,7 @@ class ObjectShelf:
     def hold(self, key: str, refs: Sequence[str]) -> list[str]:
         marks = [f"{RUNS}{key}/{ARTIFACTS}{digest}" for digest in dict.fromkeys(refs)]
         new = [mark for mark, made in zip(marks, self._place.side_by_side(self._marked, marks), strict=True) if made]
-        there = self._place.side_by_side(self._lives, [mark.rpartition("/")[2] for mark in new])
+        there = self._place.side_by_side(self._is_whole, [mark.rpartition("/")[2] for mark in new])
         missing = [mark.rpartition("/")[2] for mark, lives in zip(new, there, strict=True) if not lives]
         if missing:
             self._place.side_by_side(self._place.remove, new)
@@ -81,14 +81,15 @@ class ObjectShelf:
                 hashed.update(chunk)
                 spool.write(chunk)
             spool.flush()
-            digest, copy = hashed.hexdigest(), ""
+            digest = hashed.hexdigest()
+            self._see_to(parts)
             if not self.touch_blob(digest, at_us=at_us):
                 reach("blob.before")
                 self._mark(digest, at_us, ())
-                copy = f"{BLOBS}{digest}/{secrets.token_hex(8)}"
-                self._place.upload(copy, Path(spool.name))
+                self._place.upload(f"{BLOBS}{digest}/{secrets.token_hex(8)}", Path(spool.name))
                 reach("blob.after")
-        self._refer(digest, parts, copy)
+        if parts:
+            self._refer(digest, parts)
         return digest
 
     def touch_blob(self, digest: str, *, at_us: int) -> bool:
@@ -140,18 +141,18 @@ class ObjectShelf:
         told = [json.loads(self._place.read(f"{BLOBS}{digest}/{name}") or b"[]") for name in seen.parts]
         return sorted({str(part) for parts in told for part in parts})
 
-    def _refer(self, digest: str, parts: Sequence[str], copy: str) -> None:
-        """Say what a whole needs, and see that it is there; behind its copy, or a sweep would not know yet for what the parts are."""
-        if not parts:
-            return
-        if copy or not self._seen(digest).parts:
-            name = f"{copy or f'{BLOBS}{digest}/{secrets.token_hex(8)}'}{PARTS}"
-            self._place.replace(name, json.dumps(sorted(set(parts)), indent=0).encode())
-        there = self._place.side_by_side(self._lives, list(parts))
-        for part, lives in zip(parts, there, strict=True):
+    def _refer(self, digest: str, parts: Sequence[str]) -> None:
+        """Say what a whole needs of each copy of which that is not said; then look again, since no sweep could know it before."""
+        seen = self._seen(digest)
+        for copy in seen.living:
+            if copy + PARTS not in seen.parts:
+                self._place.replace(f"{BLOBS}{digest}/{copy}{PARTS}", json.dumps(sorted(set(parts)), indent=0).encode())
+        self._see_to(parts)
+
+    def _see_to(self, parts: Sequence[str]) -> None:
+        """See that the parts of a whole are there."""
+        for part, lives in zip(parts, self._place.side_by_side(self._lives, list(parts)), strict=True):
             if not lives:
-                if copy:
-                    self._place.remove(copy)
                 raise KeyError(part)
 
     def _marked(self, name: str) -> bool:
@@ -159,6 +160,11 @@ class ObjectShelf:
 
     def _lives(self, digest: str) -> bool:
         return bool(self._seen(digest).living)
+
+    def _is_whole(self, digest: str) -> bool:
+        """Whether it lives with all that it needs: somebody else may have kept it, and not have found its parts."""
+        seen = self._seen(digest)
+        return bool(seen.living) and all(self._place.side_by_side(self._is_whole, self._parts(digest, seen)))
 
     def _mark(self, digest: str, at_us: int, older: Sequence[str]) -> None:
         """Say when it was kept; what was said of earlier times goes behind that."""
