@@ -19,7 +19,7 @@ import psycopg
 from psycopg import pq
 
 from holdfast._clock import SystemClock
-from holdfast.errors import StoreBusy, StoreError
+from holdfast.errors import StoreBusy, StoreError, StoreReadOnly
 from holdfast.stores._postgres_address import Address
 from holdfast.stores._postgres_errors import ended, from_postgres, passes
 
@@ -112,6 +112,8 @@ class Line:
             if connection.closed or ended(error):
                 self.discard()
                 raise Lost(said) from error
+            if isinstance(said, StoreReadOnly):
+                self.discard()  # the next one may find the primary, or a server that may write by then
             self._discard_unless_idle(connection)
             raise said from error
         except BaseException:
