@@ -288,6 +288,24 @@ def test_a_removal_whose_reply_is_lost_is_said_to_be_uncertain_and_can_be_looked
     assert through.load("run") is None
 
 
+def test_where_the_look_behind_a_lost_reply_is_broken_off_nobody_is_told_that_nothing_was_written(
+    direct: PostgresStore, through: PostgresStore, between: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Load(through)
+    load.batch()
+
+    def broken_off(*_: object) -> None:
+        raise psycopg.errors.QueryCanceled("canceling statement due to user request")
+
+    monkeypatch.setattr(postgres, "landed", broken_off)
+    between.cut_how = "after"
+    with pytest.raises(StoreFailed, match=r"user request\. It is not known whether the last records were written"):
+        load.append([onward("b", 1)])
+    found = direct.head("b")
+    assert found is not None
+    assert found.seq == 2
+
+
 def test_a_server_that_stays_away_is_said_and_what_follows_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "PATIENCE_S", 0.2)
     with server() as one, closing(PostgresStore(one.url())) as store:
