@@ -321,6 +321,34 @@ def test_the_keeper_writes_what_has_been_held_for_a_while(monkeypatch: pytest.Mo
     assert store.appends == [["run.started"], ["step.done 1"], ["run.done"]]
 
 
+class SetBack(SystemClock):
+    """A clock that somebody sets back by an hour once a step is held."""
+
+    def __init__(self) -> None:
+        self.behind_us = 0
+
+    def now_us(self) -> int:
+        return super().now_us() - self.behind_us
+
+
+def test_a_clock_that_is_set_back_does_not_keep_what_is_held_from_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "HELD_S", 0.05)
+    store, clock = Counting(), SetBack()
+
+    @hf.agent(durability="milestone")
+    async def slow() -> None:
+        await think("a")
+        clock.behind_us = 3_600_000_000
+        for _ in range(500):
+            if ["step.done 1"] in store.appends:
+                break
+            await asyncio.sleep(0.01)
+
+    with hf.Holdfast(store, clock=clock) as app:
+        app.run(slow, run_id="r")
+    assert store.appends == [["run.started"], ["step.done 1"], ["run.done"]]
+
+
 def test_the_budget_counts_steps_that_are_held_back() -> None:
     @hf.agent(durability="milestone", budget=hf.Budget(steps=2, on_limit="fail"))
     async def spending() -> None:

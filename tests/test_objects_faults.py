@@ -15,8 +15,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import StoreFailed
-from holdfast.store import Append, Head, Prunable, Query, Removal, Row, Shelf, Stale, Tombstone
-from holdfast.stores._object_blobs import ObjectShelf
+from holdfast.store import Append, Head, Letter, Prunable, Query, Removal, Row, Shelf, Stale, Tombstone
+from holdfast.stores._object_blobs import ObjectShelf, Seen
 from holdfast.stores._object_place import ObjectPlace
 from holdfast.stores.objects import ObjectStore
 from holdfast.testing.sample import create, head, onward, row
@@ -132,6 +132,44 @@ def test_a_server_that_stays_away_is_said_and_what_follows_goes_on(through: Obje
     assert through.append([onward("run", 2)]) == [None]
 
 
+def repeated(direct: ObjectStore, through: ObjectStore, between: Proxy) -> list[Letter]:
+    """The letters that a run finds which took one while its sender, whose reply was lost, was about to put it once more."""
+    direct.append([create("run")])
+
+    def taken_first(request: Request) -> Fault | None:
+        if request.creates and "/letters/" in request.path and between.seen[request.path] == 0:
+            between.seen[request.path] += 1
+            return "after"
+        if request.creates and "/letters/" in request.path:
+            (letter,) = direct.letters(["run"])
+            assert direct.append([onward("run", 1)._replace(takes=[letter.letter_id])]) == [None]
+        return None
+
+    between.fault = taken_first
+    through.post("run", "message", b"{}", 1)
+    between.fault = lambda _: None
+    return direct.letters(["run"])
+
+
+def test_a_letter_that_was_taken_before_its_lost_reply_was_made_up_for_is_not_there_twice(
+    direct: ObjectStore, through: ObjectStore, between: Proxy, object_endpoint: str, prefix: str
+) -> None:
+    assert repeated(direct, through, between) == []
+    with closing(ObjectStore(f"s3://{BUCKET}/{prefix}?endpoint={object_endpoint}")) as other:
+        assert other.letters(["run"]) == []
+        assert other.append([onward("run", 2)]) == [None]
+        assert other.letters(["run"]) == []
+        assert other.heads(Query(addressed=True)) == []
+
+
+def test_without_its_number_in_the_commits_behind_it_would_be_there_twice(
+    direct: ObjectStore, through: ObjectStore, between: Proxy
+) -> None:
+    """The negative control."""
+    direct._letters.late_us = 0
+    assert len(repeated(direct, through, between)) == 1
+
+
 # --- the fence ---------------------------------------------------------------------------------------------------------
 
 
@@ -237,16 +275,76 @@ def test_who_finds_a_blob_going_keeps_a_copy_of_his_own(direct: ObjectStore, mon
     digest = direct.keep_blob([b"wanted"], at_us=1)
     remove = ObjectShelf._remove
 
-    def come_late(shelf: ObjectShelf, going: str) -> None:
+    def come_late(shelf: ObjectShelf, going: str, found: Seen, ours: str) -> None:
         assert direct.append([create("run")._replace(refs=[digest])]) == [Stale(None, [digest])]
         assert direct.keep_blob([b"wanted"], at_us=2) == digest
         assert direct.append([create("run")._replace(refs=[digest])]) == [None]
-        remove(shelf, going)
+        remove(shelf, going, found, ours)
 
     monkeypatch.setattr(ObjectShelf, "_remove", come_late)
     assert direct.sweep_blobs(LATE_US) == (1, 6)
     assert _content(direct, digest) == b"wanted"
     assert direct.sweep_blobs(LATE_US) == (0, 0)
+
+
+def test_a_part_that_is_swept_while_its_whole_is_being_kept_is_missed(direct: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever keeps a folder may have slept between its files and its listing, for longer than a sweep spares what nobody refers to."""
+    part = direct.keep_blob([b"part"], at_us=1)
+    upload = ObjectPlace.upload
+
+    def swept_first(place: ObjectPlace, name: str, file: Path) -> None:
+        assert direct.sweep_blobs(LATE_US).blobs == 2  # the part, and that the whole is to be kept
+        upload(place, name, file)
+
+    monkeypatch.setattr(ObjectPlace, "upload", swept_first)
+    with pytest.raises(KeyError, match=part):
+        direct.keep_blob([b"whole"], at_us=1, parts=[part])
+    monkeypatch.undo()
+    assert direct.keep_blob([b"part"], at_us=1) == part
+    whole = direct.keep_blob([b"whole"], at_us=1, parts=[part])
+    assert direct.append([create("run")._replace(refs=[whole])]) == [None]
+    assert direct.sweep_blobs(LATE_US) == (0, 0)
+    assert (_content(direct, part), direct.blob_parts(whole)) == (b"part", [part])
+
+
+def test_a_whole_that_is_kept_while_its_parts_are_being_swept_keeps_them(direct: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = direct.keep_blob([b"part"], at_us=1)
+    replace, wholes = ObjectPlace.replace, list[str]()
+
+    def kept_first(place: ObjectPlace, name: str, data: bytes) -> None:
+        if name.endswith(".gone") and not wholes:
+            wholes.append("")
+            wholes[0] = direct.keep_blob([b"whole"], at_us=1, parts=[part])
+        replace(place, name, data)
+
+    monkeypatch.setattr(ObjectPlace, "replace", kept_first)
+    assert direct.sweep_blobs(LATE_US) == (0, 0)
+    assert direct.append([create("run")._replace(refs=wholes)]) == [None]
+    assert _content(direct, part) == b"part"
+
+
+def test_one_sweep_does_not_take_back_the_word_of_another(
+    direct: ObjectStore, through: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second sees that somebody refers to a blob by now; the first has not seen it, and is about to remove what it found."""
+    digest = direct.keep_blob([b"wanted"], at_us=1)
+    remove, everything, looks = ObjectShelf._remove, ObjectShelf._all, list[int]()
+
+    def referred_by_then(shelf: ObjectShelf) -> dict[str, Seen]:
+        looks.append(1)
+        if shelf is through._shelf and len(looks) == 4:
+            assert shelf._marked(f"runs/run/artifacts/{digest}")
+        return everything(shelf)
+
+    def second_sweep(shelf: ObjectShelf, going: str, found: Seen, ours: str) -> None:
+        assert through.sweep_blobs(LATE_US) == (0, 0)
+        assert not shelf._lives(going)  # whoever has referred to it looks now
+        remove(shelf, going, found, ours)
+
+    monkeypatch.setattr(ObjectShelf, "_all", referred_by_then)
+    monkeypatch.setattr(ObjectShelf, "_remove", second_sweep)
+    assert direct.sweep_blobs(LATE_US) == (1, 6)
+    assert len(looks) == 4
 
 
 def test_a_blob_of_many_megabytes_comes_back_through_lost_replies(direct: ObjectStore, through: ObjectStore, between: Proxy) -> None:

@@ -99,13 +99,19 @@ def test_a_socket_folder_is_shown() -> None:
     ("state", "kind"),
     [
         ("25006", StoreReadOnly), ("53100", StoreFull), ("53300", StoreBusy), ("55P03", StoreBusy), ("40P01", StoreBusy),
-        ("40001", StoreBusy), ("XX001", StoreDamaged), ("42501", StoreError), ("28P01", StoreError), ("XX000", StoreFailed),
+        ("40001", StoreBusy), ("57014", StoreBusy), ("XX001", StoreDamaged), ("42501", StoreError), ("28P01", StoreError),
+        ("XX000", StoreFailed),
     ],
 )  # fmt: skip
 def test_what_a_server_says_becomes_an_error_of_ours(state: str, kind: type[StoreError]) -> None:
     error = psycopg.errors.lookup(state)("for s@cret reasons")
     assert type(from_postgres(error, address_of(URL))) is kind
     assert "for *** reasons" in str(from_postgres(error, address_of(URL)))
+
+
+def test_only_a_server_that_is_out_of_reach_is_said_to_be() -> None:
+    told = {state: str(from_postgres(psycopg.errors.lookup(state)("x"), address_of(URL))) for state in ("57P01", "58030", "53400")}
+    assert [state for state, words in told.items() if "cannot be reached" in words] == ["57P01"]
 
 
 def test_what_may_pass_is_told_from_what_lasts() -> None:

@@ -24,6 +24,8 @@ from holdfast.store import Append, Head, Row, Stale
 from holdfast.stores import _postgres_line, postgres
 from holdfast.stores._postgres_append import written
 from holdfast.stores.postgres import PostgresStore
+from holdfast.testing.pruning import removal
+from holdfast.testing.sample import create, head
 from postgres_server import HOST, server
 
 RUNS = ("a", "b", "c")
@@ -273,6 +275,35 @@ def test_ctrl_c_gets_through_while_the_server_hangs(postgres_url: str, direct: P
             threading.Event().wait(0.01)
         one.send_signal(signal.SIGINT)
         assert one.stdout.readline() == "interrupted\n"
+
+
+def test_a_removal_whose_reply_is_lost_is_said_to_be_uncertain_and_can_be_looked_up(
+    direct: PostgresStore, through: PostgresStore, between: Proxy
+) -> None:
+    direct.append([create("run")])
+    between.at, between.cut_how = b"COMMIT", "after"
+    with pytest.raises(StoreFailed, match="not known whether that was done"):
+        through.remove([removal(head("run", 1))])
+    assert direct.tombstone("run") is not None
+    assert through.load("run") is None
+
+
+def test_where_the_look_behind_a_lost_reply_is_broken_off_nobody_is_told_that_nothing_was_written(
+    direct: PostgresStore, through: PostgresStore, between: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = Load(through)
+    load.batch()
+
+    def broken_off(*_: object) -> None:
+        raise psycopg.errors.QueryCanceled("canceling statement due to user request")
+
+    monkeypatch.setattr(postgres, "landed", broken_off)
+    between.cut_how = "after"
+    with pytest.raises(StoreFailed, match=r"user request\. It is not known whether the last records were written"):
+        load.append([onward("b", 1)])
+    found = direct.head("b")
+    assert found is not None
+    assert found.seq == 2
 
 
 def test_a_server_that_stays_away_is_said_and_what_follows_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

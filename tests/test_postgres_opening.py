@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.errors import StoreError, StoreForeign, StoreNewer
+from holdfast.errors import StoreError, StoreForeign, StoreNewer, StoreReadOnly
 from holdfast.store import Query
 from holdfast.stores import _postgres_schema
 from holdfast.stores.opening import open_store
@@ -202,6 +202,39 @@ def test_a_server_that_does_not_wait_for_its_disk_is_told_to(url: str, admin: ps
     admin.execute(f"CREATE ROLE r_{schema} LOGIN SUPERUSER; ALTER ROLE r_{schema} SET synchronous_commit = off".encode())
     with closing(PostgresStore(url.replace("postgres@", f"r_{schema}@"))) as store, store._writer.held():
         assert store._writer.session().execute("SHOW synchronous_commit").fetchone() == ("on",)
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_text_is_the_same_for_a_user_whose_sessions_are_in_another_encoding(
+    url: str, admin: psycopg.Connection[Any], schema: str, encoding: str
+) -> None:
+    admin.execute(f"CREATE ROLE r_{schema} LOGIN SUPERUSER; ALTER ROLE r_{schema} SET client_encoding = '{encoding}'".encode())
+    new = create("run")
+    named = new._replace(head=new.head._replace(tags='{"wörd": "€"}', note="waits for gö"))
+    with closing(PostgresStore(url)) as store, closing(PostgresStore(url.replace("postgres@", f"r_{schema}@"))) as theirs:
+        assert theirs.append([named]) == [None]
+        number = theirs.post("run", "gö", b"", 1)
+        for one in (store, theirs):
+            assert one.load("run") == (named.head, list(named.rows))
+            assert one.heads(Query(tags=[("wörd", "€")])) == [named.head]
+            assert [(letter.letter_id, letter.kind) for letter in one.letters(["run"])] == [(number, "gö")]
+
+
+def test_a_server_that_may_write_again_is_found_by_whoever_met_it_when_it_might_not(
+    url: str, admin: psycopg.Connection[Any], schema: str
+) -> None:
+    role = f"r_{schema}"
+    admin.execute(f"CREATE ROLE {role} LOGIN SUPERUSER".encode())
+    with closing(PostgresStore(url.replace("postgres@", f"{role}@"))) as store:
+        admin.execute(f"ALTER ROLE {role} SET default_transaction_read_only = on".encode())
+        admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = %s", (role,))
+        with pytest.raises(StoreReadOnly):
+            store.append([create("run")])
+        with pytest.raises(StoreReadOnly):
+            store.post("run", "k", b"", 1)
+        admin.execute(f"ALTER ROLE {role} RESET default_transaction_read_only".encode())
+        assert store.append([create("run")]) == [None]
+        assert store.post("run", "k", b"", 1) > 0
 
 
 def test_a_closed_store_says_so(url: str) -> None:

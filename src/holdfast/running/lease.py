@@ -96,6 +96,7 @@ class Keeper:
         self.runs: dict[str, Run] = {}
         self.orphans: set[str] = set()
         self._taken: dict[str, object] = {}
+        self._held_s: dict[tuple[str, int], float] = {}
         self._store, self._clock, self._lease_s, self._bell = store, clock, lease_s, bell
         self._letters_s = store.letters_every_s if isinstance(store, Distant) else LETTERS_S
         self._thread: threading.Thread | None = None
@@ -170,11 +171,12 @@ class Keeper:
                     run.committer.post(run.journal, [started(call, attempt)], _still(run, step_id))
 
     def _write_held(self) -> None:
-        """Let what is held back be seen, and be safe, after a while."""
-        before_us = self._clock.now_us() - HELD_S * 1e6
-        for run in list(self.runs.values()):
-            held = run.journal.held
-            if held and held[0].at_us <= before_us:
+        """Let what is held back be seen, and be safe, after a while; a while is not what a clock says that may have been set back."""
+        now_s, seen_s = self._clock.monotonic_s(), self._held_s
+        runs = [run for run in list(self.runs.values()) if run.journal.held]
+        self._held_s = {first: seen_s.get(first, now_s) for first in (_first_held(run) for run in runs)}
+        for run in runs:
+            if now_s - self._held_s.get(_first_held(run), now_s) >= HELD_S:
                 run.committer.flush_soon(run.journal)
 
     def release_orphans(self) -> None:
@@ -194,6 +196,12 @@ class Keeper:
             run = self.runs.get(letter.run_id)
             if run is not None and letter.letter_id not in run.heard and letter.kind != CHILD:
                 deliver(run, letter)
+
+
+def _first_held(run: Run) -> tuple[str, int]:
+    """Where that begins which a run holds back; 0 where it was written a moment ago."""
+    held = run.journal.held[:1]
+    return run.id, held[0].seq if held else 0
 
 
 def _still(run: Run, step_id: str) -> Callable[[], bool]:

@@ -1,7 +1,8 @@
 """Letters as files: one each, created once; taken by being named in a commit, and removed behind that.
 
-A crash may leave a letter that was taken. So a commit names all that were taken and may still be there: who reads letters passes over
-those, and who appends next removes them and flushes that before no commit names them any more.
+A crash may leave a letter that was taken, and a sender whose reply was lost may bring it back. So a commit names all that were taken and
+may still be there: who reads letters passes over those, and who appends next removes them, and flushes that, before no commit names them
+any more.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class LetterFiles:
     place: Place
     runs: Runs
     _last: int = 0
+    late_us: int = 0
+    """How long after it was numbered a letter may still come, or come again, because its sender does not know that it is there."""
 
     def post(self, run_id: str, kind: str, body: bytes, at_us: int) -> int:
         """Keep a letter and give its number."""
@@ -60,8 +63,8 @@ class LetterFiles:
         """The safe names of runs to which there may be letters."""
         return [name[:-1] for name in self.place.names(LETTERS) if name.endswith("/") and self._names(f"{LETTERS}{name}")]
 
-    def take(self, key: str, letter_ids: Sequence[int]) -> bool:
-        """Remove letters that were taken; whether they are gone for good."""
+    def take(self, key: str, letter_ids: Sequence[int]) -> Sequence[int]:
+        """Remove letters that were taken; gives those that are not gone for good."""
         folder = f"{LETTERS}{key}/"
         try:
             for number in letter_ids:
@@ -69,8 +72,9 @@ class LetterFiles:
             self.place.settle(folder)
             self.place.drop(folder)
         except StoreError:  # the commit that took them is safe, and says that they are taken
-            return False
-        return True
+            return letter_ids
+        since_us = SystemClock().now_us() - self.late_us
+        return [number for number in letter_ids if number > since_us] if self.late_us else ()
 
     def _names(self, folder: str) -> list[str]:
         """The names of ours in a folder: a person's tools may have left others."""

@@ -81,8 +81,8 @@ class Holds(Protocol):
 class Letters(Protocol):
     """What an append needs of letters."""
 
-    def take(self, key: str, letter_ids: Sequence[int]) -> bool:
-        """Remove letters that an append has taken; whether they are gone for good."""
+    def take(self, key: str, letter_ids: Sequence[int]) -> Sequence[int]:
+        """Remove letters that an append has taken; gives those that are not gone for good."""
 
 
 def seq_name(seq: int) -> str:
@@ -341,9 +341,7 @@ class Runs:
         if commit.turn:
             self.finish(key, generation, commit, data)
             return True
-        taken = commit.taken
-        if taken and self.letters is not None and self.letters.take(key, taken):
-            taken = ()
+        taken = self.letters.take(key, commit.taken) if commit.taken and self.letters is not None else commit.taken
         self.remember(key, Standing(generation, name, commit.head, taken))
         if self.views is not None:
             self.views.show(key, name, data, commit)

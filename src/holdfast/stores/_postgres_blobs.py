@@ -12,11 +12,13 @@ from holdfast.store import Swept
 from holdfast.stores._blob_files import NAME, condemned
 from holdfast.stores._postgres_address import Address
 from holdfast.stores._postgres_append import BLOBS_GO, BLOBS_STAY
+from holdfast.stores._postgres_limits import SOON_OVER
 from holdfast.stores._postgres_line import Connection, connect
 
 PIECE_BYTES = 256 * 1024
 
-NUMBER = "SELECT nextval('blob_numbers')"
+NUMBER = "SELECT nextval('blob_numbers'), set_config('idle_in_transaction_session_timeout', '0', true)"
+"""Where the bytes come from may take its time; nothing is held meanwhile that others wait for."""
 ADD_PIECE = "INSERT INTO blob_pieces VALUES (%b, %b, %b)"
 NAME_IT = "INSERT INTO blobs VALUES (%b, %b, %b, %b) ON CONFLICT (digest) DO UPDATE SET kept_us = excluded.kept_us RETURNING number"
 DROP_PIECES = "DELETE FROM blob_pieces WHERE number = ANY(%b)"
@@ -44,6 +46,7 @@ def keep(connection: Connection, chunks: Iterable[bytes], at_us: int, parts: Seq
             hashed.update(piece)
             size += len(piece)
         digest = hashed.hexdigest()
+        connection.execute(SOON_OVER)
         connection.execute(BLOBS_STAY)
         for (part,) in connection.execute(ABSENT, (list(parts),)):
             raise KeyError(part)

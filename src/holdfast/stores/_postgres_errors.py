@@ -23,6 +23,7 @@ BY_STATE: dict[str, Kinds] = {
     "53100": (StoreFull, "Free some space on the server"),
     "53200": (StoreFailed, "The server has run out of memory"),
     "53300": (StoreBusy, "The server has no connection left. Raise max_connections, or close some"),
+    "57014": (StoreBusy, "The server broke it off, by a time-out or an administrator's word; nothing was written. Try again"),
     "55P03": (StoreBusy, "Somebody else held a lock for too long; nothing was written. Try again"),
     "40P01": (StoreBusy, "Nothing was written. Try again"),
     "40001": (StoreBusy, "Nothing was written. Try again"),
@@ -48,7 +49,7 @@ LASTING = frozenset({"28P01", UNSAID, "28000", "3D000", "42501"})
 def from_postgres(error: psycopg.Error, address: Address) -> StoreError:
     """The error of ours that says it."""
     kind, remedy = BY_STATE.get(_state(error), (StoreFailed, ""))
-    if not remedy and isinstance(error, psycopg.OperationalError):
+    if not remedy and isinstance(error, psycopg.OperationalError) and (not error.sqlstate or ended(error)):
         remedy = UNREACHABLE
     said = address.without_secrets(error.diag.message_primary or str(error)).rstrip(".")
     remedy = remedy.replace("{rights}", _rights(said, address))
@@ -87,8 +88,8 @@ def passes(error: psycopg.Error) -> bool:
 
 
 def ended(error: psycopg.Error) -> bool:
-    """Whether the server says that it has ended the session."""
-    return _state(error).startswith(("57P0", "08"))
+    """Whether the server says that it has ended the session: whatever is fatal does, such as a transaction that was idle for too long."""
+    return _state(error).startswith(("57P0", "08")) or error.diag.severity_nonlocalized in ("FATAL", "PANIC")
 
 
 def _state(error: psycopg.Error) -> str:

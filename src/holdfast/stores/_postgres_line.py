@@ -19,7 +19,7 @@ import psycopg
 from psycopg import pq
 
 from holdfast._clock import SystemClock
-from holdfast.errors import StoreBusy, StoreError
+from holdfast.errors import StoreBusy, StoreError, StoreReadOnly
 from holdfast.stores._postgres_address import Address
 from holdfast.stores._postgres_errors import ended, from_postgres, passes
 
@@ -30,7 +30,10 @@ PATIENCE_S = 20.0
 """How long a lost server is waited for before it is said: longer than a restart takes."""
 BUSY_LIMIT_S = 10.0
 """How long another thread, or somebody else's lock in the database, is waited for."""
+STILL_MS = 10_000
+"""After so long without a statement the server ends a transaction: who was stopped in it, or is gone for good, would hold its locks."""
 PAUSES_S = (0.01, 0.05, 0.1, 0.25, 0.5)
+NOT_KNOWN = "It is not known whether that was done: look before you repeat it"
 CLOSED = "the store is closed. Open it anew"
 FORKED = "the store was opened before os.fork and belongs to the parent process; nothing was done. Open it anew in the child"
 
@@ -38,6 +41,7 @@ SETTINGS = """
     SELECT set_config('search_path', %(schema)s, false), set_config('default_transaction_isolation', 'read committed', false),
     set_config('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), false),
     set_config('lock_timeout', %(lock)s, false), set_config('statement_timeout', '0', false), set_config('jit', 'off', false),
+    set_config('idle_in_transaction_session_timeout', %(still)s, false),
     set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false),
     set_config('plan_cache_mode', 'force_generic_plan', false), set_config('max_parallel_workers_per_gather', '0', false)
 """
@@ -94,7 +98,9 @@ class Line:
             try:
                 return self.attempt(work, connection)
             except Lost as lost:
-                if not again or SystemClock().monotonic_s() >= until_s:
+                if not again:
+                    raise type(lost.said)(self.address.shown, f"{lost.said.reason}. {NOT_KNOWN}") from lost.__cause__
+                if SystemClock().monotonic_s() >= until_s:
                     raise lost.said from lost.__cause__
 
     def attempt(self, work: Callable[[Connection], T], connection: Connection) -> T:
@@ -106,10 +112,12 @@ class Line:
             if connection.closed or ended(error):
                 self.discard()
                 raise Lost(said) from error
+            if isinstance(said, StoreReadOnly):
+                self.discard()  # the next one may find the primary, or a server that may write by then
+            self._discard_unless_idle(connection)
             raise said from error
         except BaseException:
-            if connection.closed or connection.info.transaction_status != pq.TransactionStatus.IDLE:
-                self.discard()
+            self._discard_unless_idle(connection)
             raise
 
     def session(self, until_s: float | None = None) -> Connection:
@@ -141,6 +149,11 @@ class Line:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+    def _discard_unless_idle(self, connection: Connection) -> None:
+        """Whoever comes next would be refused inside a transaction that an error has left open."""
+        if connection.closed or connection.info.transaction_status != pq.TransactionStatus.IDLE:
+            self.discard()
 
     def let_go_of(self, connection: Connection) -> None:
         """The same, unless another one has taken its place."""
@@ -199,14 +212,19 @@ class Lines:
 
 def connect(address: Address) -> Connection:
     """A new session with our settings; each statement is a transaction of its own unless one is begun."""
-    connection = psycopg.connect(**address.options, autocommit=True, prepare_threshold=0)  # type: ignore[arg-type]  # all are text
+    options = address.options | {"client_encoding": "UTF8"}  # whatever the user, the database or PGCLIENTENCODING says: text is packed so
+    connection = psycopg.connect(**options, autocommit=True, prepare_threshold=0)  # type: ignore[arg-type]  # all are text
     try:
-        values = {"schema": address.schema, "lock": f"{BUSY_LIMIT_S:.0f}s"}
-        connection.execute(SETTINGS, values, prepare=False)
+        connection.execute(SETTINGS, set_to(address), prepare=False)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def set_to(address: Address) -> dict[str, str | int]:
+    """What the settings are set to."""
+    return {"schema": address.schema, "lock": f"{BUSY_LIMIT_S:.0f}s", "still": f"{STILL_MS}ms"}
 
 
 def settle_earlier(connection: Connection, key: int) -> None:

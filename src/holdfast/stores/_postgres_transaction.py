@@ -24,7 +24,7 @@ from holdfast.store import Append, Stale, Undone
 from holdfast.stores._postgres_address import Address
 from holdfast.stores._postgres_append import get_ready, landed, written
 from holdfast.stores._postgres_errors import ended
-from holdfast.stores._postgres_line import BUSY_LIMIT_S, PATIENCE_S, SETTINGS, Connection, Line, Lost
+from holdfast.stores._postgres_line import PATIENCE_S, SETTINGS, Connection, Line, Lost, set_to
 
 SESSIONS = 8
 """Transactions of one process at the same time; who comes later waits."""
@@ -95,8 +95,7 @@ class OpenTransaction:
         connection.row_factory = tuple_row
         if connection.info.transaction_status == pq.TransactionStatus.IDLE:
             raise Misuse(ENDED)
-        values = {"schema": self._line.address.schema, "lock": f"{BUSY_LIMIT_S:.0f}s", "key": self._line.key}
-        ((*_, mark, _),) = connection.execute(OURS, values).fetchall()
+        ((*_, mark, _),) = connection.execute(OURS, set_to(self._line.address) | {"key": self._line.key}).fetchall()
         if mark != self._mark:
             raise Misuse(ENDED)
         return written(connection, [append])[0]

@@ -25,7 +25,7 @@ from holdfast.stores._machine_folder import machine_folder
 from holdfast.stores._matching import listed
 from holdfast.stores._object_address import address_of
 from holdfast.stores._object_blobs import ObjectShelf
-from holdfast.stores._object_place import FORKED, ObjectPlace
+from holdfast.stores._object_place import FORKED, PATIENCE_S, ObjectPlace
 from holdfast.stores._object_runs import ObjectRuns
 from holdfast.stores._os_errors import os_errors
 from holdfast.stores._owners import OwnerLocks
@@ -36,6 +36,8 @@ MARKER = "holdfast.json"
 OVERWRITES = "this server overwrites what it was told only to create (If-None-Match), so that two processes could write the same run"
 CUT = Finding(topic="crash", what="a connection is cut", value=NOTHING, meaning="what became of the last put is looked up")
 LOST = Finding(topic="crash", what="the bucket is lost", value="all runs since the last copy", meaning="versions and replication are yours")
+LATE_US = int(3 * PATIENCE_S * 1e6)
+"""A put whose reply was lost is sent again for a third of that; the rest is for clocks that do not agree."""
 OPENING_S = 5.0
 """How long a server that does not answer is tried when the store is opened."""
 
@@ -73,6 +75,7 @@ class ObjectStore(JournalStore):
             folder = machine_folder(self._objects.url)
         super().__init__(self._objects, inline=False, holds=self._shelf, locks=OwnerLocks(folder.with_suffix(".owners")))
         self._live = LiveFiles(folder.with_suffix(".live"), self._rests)
+        self._letters.late_us = LATE_US
         self._beats: dict[str, int] = {}
 
     def _refuse_if_gone(self) -> None:

@@ -164,6 +164,11 @@ class PostgresStore:
                     raise StoreFailed(self.url, f"{lost.said.reason}. {NOT_KNOWN}") from lost.__cause__
             except StoreFailed as error:
                 raise StoreFailed(self.url, f"{error.reason}. {NOT_KNOWN}") from error.__cause__
+            except StoreBusy as error:
+                if isinstance(error.__cause__, UNDONE):
+                    raise
+                said = self._address.without_secrets(str(error.__cause__))  # that nothing was written is true of the look alone
+                raise StoreFailed(self.url, f"{said}. {NOT_KNOWN}") from error.__cause__
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         return self._transactions.begun()
@@ -190,7 +195,7 @@ class PostgresStore:
             self._others.run(lambda connection: connection.execute(POST, (number, *values)), again=False)
         except StoreFailed as error:
             if not self._others.run(lambda connection: connection.execute(POSTED, (number,)).fetchall()):
-                raise StoreFailed(self.url, f"{error.reason}. It is not known whether the letter was kept: look at the run") from error
+                raise StoreFailed(self.url, f"{error.reason}. The letter is not there, or its run has taken it") from error
         return number
 
     def letters(self, run_ids: Sequence[str]) -> list[Letter]:
