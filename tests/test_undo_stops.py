@@ -150,11 +150,12 @@ def test_an_undo_that_did_not_happen_is_run() -> None:
     assert undone() == ["b", "a"]
 
 
+@pytest.mark.parametrize("declared", [{"in_doubt": "fail"}, {"in_doubt": "resend", "retry": hf.Retry(attempts=1)}])
 @pytest.mark.parametrize("verdict", [{"landed": None}, {"not_landed": True}])
-def test_an_undo_that_gives_up_in_doubt_waits_for_a_person_too(verdict: dict[str, Any]) -> None:
+def test_an_undo_that_gives_up_in_doubt_waits_for_a_person_too(verdict: dict[str, Any], declared: dict[str, Any]) -> None:
     tried: list[str] = []
 
-    @hf.effect(in_doubt="fail")
+    @hf.effect(**declared)
     async def unsend(sent: str, text: str) -> None:
         tried.append(text)
         if len(tried) == 1:
