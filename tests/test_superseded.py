@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ AFTER = 10
 """Where the run goes back to."""
 
 
-def of_pay(kind: type[rec.Record], step_id: str = "1", **more: object) -> rec.Record:
+def of_pay(kind: type[rec.Record], step_id: str = "1", **more: Any) -> rec.Record:
     return kind(step_id=step_id, name="pay", fingerprint="1:a", **more)  # type: ignore[call-arg]
 
 

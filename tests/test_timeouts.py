@@ -228,13 +228,14 @@ def test_an_effect_that_is_cut_off_while_it_waits_for_its_next_attempt_is_no_dou
 def test_a_question_that_a_time_out_cuts_off_leaves_a_doubt_only_where_something_had_begun(
     open_doubts: list[str], *, asks_first: bool
 ) -> None:
-    store, paid, in_doubt = MemoryStore(), list[int](), ["fail"]
+    store, paid, in_doubt = MemoryStore(), list[int](), list[Any](["fail"])
 
     def paying() -> Any:
-        @hf.effect(name="pay", in_doubt=in_doubt[0])  # type: ignore[call-overload]
-        async def pay() -> None:
+        async def charge() -> None:
             paid.append(1)
             raise RuntimeError("no reply")
+
+        pay: Any = hf.effect(name="pay", in_doubt=in_doubt[0])(charge)
 
         @hf.agent(name="paying")
         async def agent() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -150,18 +151,19 @@ def test_an_undo_that_did_not_happen_is_run() -> None:
     assert undone() == ["b", "a"]
 
 
-@pytest.mark.parametrize("declared", [{"in_doubt": "fail"}, {"in_doubt": "resend", "retry": hf.Retry(attempts=1)}])
+@pytest.mark.parametrize("in_doubt", ["fail", "resend"])
 @pytest.mark.parametrize("verdict", [{"landed": None}, {"not_landed": True}])
-def test_an_undo_that_gives_up_in_doubt_waits_for_a_person_too(verdict: dict[str, Any], declared: dict[str, Any]) -> None:
+def test_an_undo_that_gives_up_in_doubt_waits_for_a_person_too(verdict: dict[str, Any], in_doubt: Any) -> None:
     tried: list[str] = []
 
-    @hf.effect(**declared)
     async def unsend(sent: str, text: str) -> None:
         tried.append(text)
         if len(tried) == 1:
             raise TimeoutError
 
-    @hf.effect(in_doubt="ask", undo=unsend)
+    undo: Callable[[str, str], object] = hf.effect(in_doubt=in_doubt, retry=hf.Retry(attempts=1))(unsend)
+
+    @hf.effect(in_doubt="ask", undo=undo)
     async def send(text: str) -> str:
         return text
 
