@@ -226,6 +226,32 @@ def test_a_doubt_without_an_undo_does_not_stop_it_and_stays_in_the_inbox() -> No
         assert [item.step_id for item in app.inbox()] == ["2"]
 
 
+def test_a_call_that_waits_for_a_word_before_it_begins_does_not_stop_it() -> None:
+    store, taken_back = MemoryStore(), list[str]()
+
+    @hf.effect(in_doubt="ask")
+    async def unsend(sent: str) -> None:
+        taken_back.append(sent)
+
+    @hf.effect(in_doubt="fail", undo=unsend)
+    async def send() -> str:
+        raise RuntimeError("no reply")
+
+    @hf.agent
+    async def agent() -> None:
+        try:
+            await send()
+        except hf.InDoubt:
+            await send()
+
+    with pytest.raises(hf.RunWaiting, match="could do it twice"):
+        play(store, agent)
+    cancel(store)
+    resolve(store, "1", landed="hello")
+    assert closed(store, agent) == "1 effect undone"
+    assert taken_back == ["hello"]
+
+
 def test_an_undo_that_needs_an_approval_waits_for_it() -> None:
     @hf.effect(in_doubt="ask", approve=True)
     async def unsend(sent: str, text: str) -> None:
