@@ -408,13 +408,14 @@ def test_a_message_moves_a_parked_run_unless_it_was_taken_before() -> None:
     async def waiting() -> list[str]:
         return [await hf.receive("wanted", str) for _ in range(2)]
 
-    def is_moved(body: bytes) -> bool:
-        parking = resting(app.engine, "r")
-        assert parking is not None
-        app.store.post("r", "message", body, 1)
-        return moved(app.engine, parking)
-
     with hf.Holdfast("memory:") as app:
+
+        def is_moved(body: bytes) -> bool:
+            parking = resting(app.engine, "r")
+            assert parking is not None
+            app.store.post("r", "message", body, 1)
+            return moved(app.engine, parking)
+
         with pytest.raises(hf.RunWaiting):
             app.run(waiting, run_id="r", wait=False)
         assert is_moved(b'{"by": "ann", "name": "wanted", "value": "a", "key": "k"}')
