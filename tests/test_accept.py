@@ -121,7 +121,7 @@ def test_an_effect_that_had_begun_before_the_change_is_tried_again_under_its_own
         return what
 
     async def looks() -> str:
-        while not keys:  # the payment begins first
+        while not keys:  # noqa: ASYNC110 (the payment begins first)
             await asyncio.sleep(0)
         return await look(path[0])
 
