@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from typing import Any
 
@@ -103,6 +104,41 @@ def test_without_the_generation_a_new_effect_gets_the_key_of_one_that_happened(m
     """The negative control: the bank would take a payment that is wanted for the one it has."""
     monkeypatch.setattr(Run, "key_of", lambda run, step_id: effect_key(run.origin, step_id))
     assert len(keys_of_payments()) == 2
+
+
+def test_an_effect_that_had_begun_before_the_change_is_tried_again_under_its_own_key() -> None:
+    store, keys, path = MemoryStore(), list[str](), ["old"]
+
+    @hf.effect(in_doubt="ask")
+    async def pay() -> str:
+        keys.append(hf.key())
+        if len(keys) == 1:
+            raise RuntimeError("no reply")
+        return "paid"
+
+    @hf.step
+    async def look(what: str) -> str:
+        return what
+
+    async def looks() -> str:
+        while not keys:  # noqa: ASYNC110 (the payment begins first)
+            await asyncio.sleep(0)
+        return await look(path[0])
+
+    @hf.agent
+    async def shop() -> tuple[str, ...]:
+        return await hf.gather(pay(), looks())
+
+    with hf.Holdfast(store) as app:
+        for end in (hf.RunWaiting, hf.ReplayMismatch):
+            with pytest.raises(end):
+                app.run(shop, run_id="r", wait=False)
+            path[0] = "new"
+        app.accept("r")
+        app.resolve("r", "1", not_landed=True)
+        assert app.run(shop, run_id="r", wait=False) == ("paid", "new")
+    assert len(keys) == 2
+    assert len(set(keys)) == 1
 
 
 def test_without_the_memory_of_superseded_effects_rent_would_be_paid_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,25 @@ def test_a_failed_child_raises_in_its_parent_and_both_go_on_from_there() -> None
     assert done == ["b", "a", "fragile", "fragile", "fragile"]
 
 
+def test_code_that_does_not_call_a_child_any_more_which_has_begun_is_a_mismatch() -> None:
+    store, path = MemoryStore(), ["old"]
+
+    @hf.agent
+    async def dying() -> str:
+        await pay("rent")
+        raise Crash
+
+    @hf.agent
+    async def agent() -> str:
+        return await dying() if path == ["old"] else "nothing"
+
+    crashing(lambda: play(store, agent))
+    path[0] = "new"
+    with pytest.raises(hf.ReplayMismatch, match="ends without calling it"):
+        play(store, agent)
+    assert (status(store), len(done)) == ("blocked", 1)
+
+
 def test_a_failure_that_is_caught_is_replayed_without_the_child() -> None:
     store = MemoryStore()
 

@@ -75,6 +75,24 @@ def test_a_parent_is_found_once_its_child_is_answered_and_once_it_is_done_elsewh
     assert (ready(store), letters(store), status(store)) == ([], [], "done")
 
 
+def test_each_child_that_is_moved_leaves_one_letter_whatever_else_is_there() -> None:
+    store = MemoryStore()
+
+    @hf.agent
+    async def both() -> tuple[str, ...]:
+        return await hf.gather(careful(), careful())
+
+    parked(store, both)
+    with hf.Holdfast(store, lease=LEASE_S) as app:
+        app.send("r", "hello", 1, by="ann")
+        children = sorted(item.run_id for item in app.inbox())
+        for child in children:
+            app.answer(child, "1", "a")
+            app.cancel(child)
+    assert len(set(children)) == 2
+    assert [json.loads(letter.body)["child"] for letter in store.letters(["r"]) if letter.kind == "child"] == children
+
+
 def test_the_way_up_is_gone_step_by_step() -> None:
     store = MemoryStore()
     parked(store, above)

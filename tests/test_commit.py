@@ -231,6 +231,24 @@ class Collapsing(WatchedMemory):
         return super().append(batch, wait=wait)
 
 
+def test_an_interruption_of_a_flush_goes_on_and_whoever_waits_for_the_batch_hears_of_it(
+    committer: Committer, store: WatchedMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = [committer.submit(journal, done("1")) for journal in [begun(committer, "mine"), begun(committer, "theirs")]]
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "append", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            committer.settle(mine)
+        with pytest.raises(Stopped, match="not known what was written"):
+            committer.settle(theirs)
+    with pytest.raises(Stopped):  # what was written is found out by whoever loads the run
+        committer.commit(theirs.journal, done("2"))
+
+
 def test_a_store_that_collapses_lets_nobody_wait_for_ever() -> None:
     committer = Committer(Collapsing(), SystemClock())
     journals = [begun(committer, f"r{n}") for n in range(2)]

@@ -283,3 +283,20 @@ def test_the_same_call_under_a_new_number_cannot_step_around_a_doubt(app: hf.Hol
     app.resolve("r", "2", landed="r-1", by="ann")
     assert app.run(stubborn, "o-1", run_id="r", wait=False) == "r-1"
     assert bank.charged == ["o-1"]
+
+
+def test_an_attempt_that_surely_did_not_happen_says_nothing_about_the_one_before_it() -> None:
+    store, errors = WatchedMemory(), [RuntimeError("no reply"), ConnectionRefusedError("nobody is there")]
+
+    @hf.effect(in_doubt="resend", retry=hf.Retry(attempts=2, base=0.001))
+    async def pay() -> None:
+        raise errors.pop(0)
+
+    @hf.agent
+    async def agent() -> None:
+        await pay()
+
+    with hf.Holdfast(store) as app:
+        with pytest.raises(hf.InDoubt):
+            app.run(agent, run_id="r")
+        assert [item.kind for item in app.inbox()] == ["doubt"]

@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 import holdfast as hf
 from agents_for_tests.sites import WatchedMemory
-from holdfast.errors import Refusal
+from crashing import FailingStore, play
+from holdfast.errors import Refusal, StoreFailed
 from holdfast.records.chain import record_of
 
 
@@ -172,3 +173,30 @@ def test_where_nobody_looks_it_is_asked_for_again(app: hf.Holdfast, monkeypatch:
     app.resolve("r", "1", landed="x", by="ann")
     with pytest.raises(hf.RunWaiting):
         app.run(agent, run_id="r", wait=False)
+
+
+@pytest.mark.parametrize(("verdict", "bodies"), [(hf.Landed("r-1"), 1), (hf.NotLanded(), 2)])
+def test_what_a_probe_said_holds_though_the_process_dies_before_it_acts_on_it(verdict: hf.Verdict[str], bodies: int) -> None:
+    begun, probed = list[int](), list[int]()
+
+    def probe() -> hf.Verdict[str]:
+        probed.append(1)
+        return verdict
+
+    @hf.effect(in_doubt=hf.verify(probe, settle=0), retry=hf.Retry(base=0.001))
+    async def pay() -> str:
+        begun.append(1)
+        if len(begun) == 1:
+            raise RuntimeError("no reply")
+        return "r-1"
+
+    @hf.agent
+    async def agent() -> str:
+        return await pay()
+
+    store = FailingStore(lambda row: row.kind == "step.done" or (row.kind == "step.started" and record_of(row).attempt == 2))  # type: ignore[attr-defined]
+    with pytest.raises(StoreFailed):
+        play(store, agent)
+    store.mend()
+    assert play(store, agent) == "r-1"
+    assert (len(begun), len(probed)) == (bodies, 1)

@@ -392,6 +392,31 @@ def test_a_call_id_that_moved_behind_another_step_blocks_the_run_and_does_not_re
     assert (paid, status(store)) == ([1], "blocked")
 
 
+@pytest.mark.parametrize(("call_id", "n"), [("c", 5), ("d", 1)])
+def test_a_call_that_only_has_the_id_or_the_arguments_of_one_under_another_reply_has_not_moved(call_id: str, n: int) -> None:
+    store, paid, lives = MemoryStore(), list[int](), list[str]()
+
+    @hf.effect(in_doubt="ask")
+    async def pay(n: int) -> int:
+        paid.append(n)
+        return n
+
+    @hf.agent
+    async def agent() -> int:
+        lives.append("lives")
+        await same(1)
+        if len(lives) > 1:
+            await hf.step(pay, call_id=call_id)(n)
+        await same(2)
+        await hf.step(pay, call_id="c")(1)
+        if len(lives) == 1:
+            raise Crash
+        return 1
+
+    crashing(lambda: play(store, agent))
+    assert (play(store, agent), paid) == (1, [1, n])
+
+
 def test_without_the_search_for_moved_calls_the_effect_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     store, paid, agent = moved_call()
     monkeypatch.setattr("holdfast.life.steps._refuse_moved", lambda call, history: None)

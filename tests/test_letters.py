@@ -401,3 +401,29 @@ def test_a_message_that_nobody_waits_for_does_not_move_a_parked_run() -> None:
         app.send("r", "wanted", "now")
         assert moved(app.engine, parking)
         assert app.run(waiting, run_id="r") == "now"
+
+
+def test_a_message_moves_a_parked_run_unless_it_was_taken_before() -> None:
+    @hf.agent
+    async def waiting() -> list[str]:
+        return [await hf.receive("wanted", str) for _ in range(2)]
+
+    with hf.Holdfast("memory:") as app:
+
+        def is_moved(body: bytes) -> bool:
+            parking = resting(app.engine, "r")
+            assert parking is not None
+            app.store.post("r", "message", body, 1)
+            return moved(app.engine, parking)
+
+        with pytest.raises(hf.RunWaiting):
+            app.run(waiting, run_id="r", wait=False)
+        assert is_moved(b'{"by": "ann", "name": "wanted", "value": "a", "key": "k"}')
+        with pytest.raises(hf.RunWaiting):
+            app.run(waiting, run_id="r", wait=False)
+        assert not is_moved(b'{"by": "ann", "name": "wanted", "value": "a", "key": "k"}')
+        for unreadable in (b"not JSON", b"[]", b"{}"):
+            assert is_moved(unreadable), "whoever has the run takes it away"
+        assert "wanted" in app.show("r").waits
+        app.send("r", "wanted", "b", key="another")
+        assert app.run(waiting, run_id="r", wait=False) == ["a", "b"]

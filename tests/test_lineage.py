@@ -87,6 +87,17 @@ def test_a_fork_that_has_the_id_of_one_that_was_forgotten_sends_under_keys_of_it
     assert len({key for key, _ in sent}) == 2
 
 
+def test_a_fork_and_its_source_that_are_edited_send_under_keys_of_their_own() -> None:
+    with opened(MemoryStore()) as app:
+        run(app, buy)
+        app.fork("r", at=1, new_id="f")
+        for run_id in ("r", "f"):
+            app.edit(run_id, 1, 7)
+        assert [bought(app, run_id) for run_id in ("r", "f")] == ["receipt 1", "receipt 2"]
+    assert [cents for _, cents in sent] == [7, 7]
+    assert len({key for key, _ in sent}) == 2
+
+
 def test_a_fork_whose_maker_died_is_the_same_one_and_keeps_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     with opened(store) as app:

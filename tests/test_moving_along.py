@@ -206,6 +206,16 @@ def test_a_letter_is_told_from_one_that_cannot_be_read() -> None:
     assert [(letter.kind, letter.body) for letter in target.letters(["r"])] == [("damaged", b"\xff\x00")]
 
 
+def test_a_message_that_cannot_be_read_does_not_hold_a_move_up() -> None:
+    source, target = begun(expecting), MemoryStore()
+    for body in (b"\xff\x00", b"[]", b"{}"):
+        source.post("r", "message", body, 5)
+    moved(source, target)
+    assert (source.letters(["r"]), target.letters(["r"])) == ([], [])
+    assert status(source) == "moved"
+    assert status(target) in ("waiting", "queued")
+
+
 def test_a_run_that_sends_to_one_that_was_moved_is_told_where_it_is() -> None:
     source, target = begun(expecting), MemoryStore()
     moved(source, target)

@@ -20,9 +20,11 @@ import pytest
 
 import holdfast as hf
 from agents_for_tests.owner import working
+from crashing import FailingStore, dies_at
 from holdfast.errors import LeaseLost, StoreError
 from holdfast.running import runner
 from holdfast.running.lease import Keeper
+from holdfast.store import Query
 from holdfast.stores.sqlite import SqliteStore
 
 HERE = Path(__file__).parent
@@ -457,3 +459,19 @@ def test_who_waited_for_a_failure_gets_it_and_does_not_try_the_step_again(tmp_pa
 
     asyncio.run(race())
     assert calls == ["charge"]
+
+
+@pytest.mark.parametrize("left_behind", [False, True])
+def test_an_owner_is_forgotten_when_it_closes_unless_it_leaves_a_run_behind(*, left_behind: bool) -> None:
+    @hf.agent
+    async def agent() -> str:
+        return "done"
+
+    store = dies_at("run.done") if left_behind else FailingStore()
+    with hf.Holdfast(store) as app:
+        with suppress(StoreError):
+            app.run(agent, run_id="r")
+        owner = app.engine.keeper.owner
+        assert store.pulse(owner) is not None
+    assert (store.pulse(owner) is not None) is left_behind
+    assert (store.heads(Query())[0].owner == owner) is left_behind

@@ -21,7 +21,7 @@ from holdfast.operating import repair
 from holdfast.operating.repair import Mending
 from holdfast.records import kinds as rec
 from holdfast.records.journal import Journal
-from holdfast.store import Row
+from holdfast.store import Append, Row
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 
@@ -128,6 +128,18 @@ def test_the_good_part_stays_and_the_rest_is_kept_aside(harmed: Harmed) -> None:
     assert [one.fields for one in moved if one.what == "row"] == [tuple(row) for row in before[5:]]
     assert {(one.by, one.why) for one in moved} == {("ann", "its digest does not match what it holds: the disk")}
     assert [one.fields[2] for one in moved if one.what == "head"] == ["done"]
+
+
+def test_who_had_the_run_cannot_write_behind_a_repair(harmed: Harmed) -> None:
+    had = max(row.epoch for row in harmed.rows())
+    harmed.flip(6)
+    harmed.repair()
+    with closing(SqliteStore(harmed.path)) as store:
+        head = store.head("r")
+        assert head is not None
+        row = Row(head.seq + 1, had, 1, "run.released", "", b"{}", None, None, b"\0" * 32)
+        late = Append("r", had, head.seq, [row], head._replace(epoch=had, seq=row.seq, digest=row.digest))
+        assert [stale is not None for stale in store.append([late])] == [True]
 
 
 def test_a_repaired_run_waits_for_an_operator(harmed: Harmed) -> None:

@@ -28,13 +28,19 @@ def opened(action: str) -> rec.Record:
     return rec.DoubtOpened(step_id="1", name="pay", fingerprint="1:a", reason="no answer", action=action)
 
 
+def found_by_repair() -> rec.Record:
+    return rec.DoubtOpened(step_id="1", name="pay", fingerprint="1:a", reason="lost", action="ask", lost=True)
+
+
 def settled(verdict: str, value: bytes | None = None) -> rec.Record:
     return rec.DoubtSettled(step_id="1", verdict=verdict, by="ann", value=value)
 
 
 DONE = rec.StepDone(step_id="1", name="pay", fingerprint="1:a", effect=True, value=b"7")
+NOT_KEPT = DONE.but(value=None, not_kept="too large")
 SAFE_DONE = rec.StepDone(step_id="1", name="pay", fingerprint="1:a", value=b"7")
 FAILED = rec.StepFailed(step_id="1", name="pay", fingerprint="1:a", error=ERROR, effect=True)
+SAFE_FAILED = FAILED.but(effect=False)
 IN_DOUBT = rec.StepFailed(step_id="1", name="pay", fingerprint="1:a", error=ERROR, effect=True, doubt=True)
 FIRED = rec.TimeoutFired(step_id="1")
 
@@ -64,6 +70,10 @@ EFFECTS = [
     row("died in the second attempt", [started(), attempt_failed("no"), started(2)], Doubt(DIED, 2, asked=False), doubt=True),
     row("broken off from outside", [started(), broken_off()], Doubt("its body was broken off", 1, asked=False), doubt=True),
     row("broken off by a recorded time-out", [started(), broken_off("3")], Hang(2), doubt=True),
+    row("interrupted before its next attempt", [started(), attempt_failed("no"), broken_off(effect=False)], Execute(2), doubt=False),
+    row("cut off before its next attempt", [started(), attempt_failed("no"), broken_off("3", effect=False)], Hang(3), doubt=False),
+    row("interrupted before it began", [opened("ask"), broken_off(effect=False)], Doubt("no answer", 0, asked=True), doubt=True),
+    row("cut off before it began", [opened("ask"), broken_off("3", effect=False)], Hang(2), doubt=False),
     row("a person has been asked", [started(), opened("ask")], Doubt(DIED, 1, asked=True), doubt=True),
     row("a probe was about to be asked", [started(), opened("verify")], Doubt(DIED, 1, asked=False), doubt=True),
     row("asked before it began", [opened("ask")], Doubt("no answer", 0, asked=True), doubt=True),
@@ -75,6 +85,9 @@ EFFECTS = [
     row("settled, then died again", [started(), opened("ask"), settled("not_landed"), started(2)], Doubt(DIED, 2, asked=False), doubt=True),
     row("settled, then done", [started(), opened("ask"), settled("landed", b"7"), DONE], Return(4, DONE), doubt=False),
     row("resent, then died", [started(), opened("resend"), started(2)], Doubt(DIED, 2, asked=False), doubt=True),
+    row("a result, lost with what came behind it", [started(), DONE, found_by_repair()], Doubt(DIED, 1, asked=True), doubt=True),
+    row("a result that somebody said, lost, asked anew",
+        [started(), NOT_KEPT, settled("landed", b"9"), found_by_repair(), opened("ask")], Doubt(DIED, 1, asked=True), doubt=True),
 ]
 
 
@@ -111,6 +124,21 @@ def test_another_name_or_fingerprint_is_a_mismatch_whatever_was_recorded(name: s
     assert decide(folded(*records), name=name, fingerprint=fingerprint, effect=True) == Mismatch("pay")
 
 
+@pytest.mark.parametrize(
+    ("verdict", "name", "fingerprint", "expected"),
+    [
+        ("not_landed", "refund", "1:a", Execute(1)), ("not_landed", "pay", "1:b", Execute(1)),
+        ("landed", "refund", "1:a", Execute(1)), ("landed", "pay", "1:b", Mismatch("pay")),
+        ("unknown", "refund", "1:a", Mismatch("pay")), ("unknown", "pay", "1:b", Mismatch("pay")),
+    ],
+)  # fmt: skip
+def test_what_a_repair_found_and_happened_is_not_done_again_with_other_arguments(
+    verdict: str, name: str, fingerprint: str, expected: Decision
+) -> None:
+    history = folded(found_by_repair(), settled(verdict))
+    assert decide(history, name=name, fingerprint=fingerprint, effect=True) == expected
+
+
 def test_a_step_where_a_time_out_fired_is_a_mismatch() -> None:
     assert decided(FIRED) == Mismatch("hf.timeout")
 
@@ -132,6 +160,31 @@ def test_clearing_touches_nothing_but_a_failure() -> None:
     history = folded(started(), DONE)
     history.clear_failure()
     assert decide(history, name="pay", fingerprint="1:a", effect=True) == Return(2, DONE)
+
+
+GONE_BEHIND = [
+    ([started(), FAILED], [], True),
+    ([started(), IN_DOUBT], [], True),
+    ([found_by_repair(), IN_DOUBT], [], True),
+    ([SAFE_FAILED], [SAFE_DONE], False),
+    ([started(), FAILED], [started()], False),
+    ([FAILED], [found_by_repair()], False),
+    ([started(), FAILED], [opened("ask")], False),
+]
+
+
+@pytest.mark.parametrize(("records", "since", "holds"), GONE_BEHIND)
+def test_a_failure_that_was_gone_behind_holds_again_only_where_nothing_has_come_of_it(
+    records: list[rec.Record], since: list[rec.Record], *, holds: bool
+) -> None:
+    history, failure = folded(*records), records[-1]
+    assert isinstance(failure, rec.StepFailed)
+    history.clear_failure()
+    for seq, record in enumerate(since, 7):
+        history.fold(record, seq=seq, at_us=seq * 1000, epoch=2)
+    before = history.outcome
+    assert history.fail_again(failure, 2) is holds
+    assert (history.outcome, history.outcome_seq) == (failure, 2) if holds else history.outcome is before
 
 
 def test_an_effect_that_runs_in_this_very_epoch_is_not_in_doubt() -> None:

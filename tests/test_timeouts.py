@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import pytest
 
 import holdfast as hf
 import holdfast.sync as hfs
-from crashing import Crash, crashing, lines, play, records, status
+from crashing import LEASE_S, Crash, crashing, lines, play, records, status
 from holdfast._clock import SystemClock
 from holdfast.records import kinds as rec
 from holdfast.store import Append, Stale
@@ -59,6 +60,11 @@ def test_time_out_names_what_it_broke_off() -> None:
 class AnHourLater(SystemClock):
     def now_us(self) -> int:
         return super().now_us() + 3_600_000_000
+
+
+def an_hour_later(store: MemoryStore, agent: Any) -> Any:
+    with hf.Holdfast(store, lease=LEASE_S, clock=AnHourLater()) as app:
+        return app.run(agent, run_id="r", wait=False)
 
 
 def test_time_that_went_by_before_a_crash_counts() -> None:
@@ -181,6 +187,81 @@ def test_an_effect_that_is_cancelled_between_its_intent_and_its_body_is_no_doubt
     assert time_out_during_an_intent() == ([], ["Crash", "late"])
     monkeypatch.setattr("holdfast.life.effects.last_moment", lambda *_, **__: iter(()))
     assert time_out_during_an_intent() == ([], ["Crash", "RunWaiting"])
+
+
+def tried_with_a_minute_between(cut_off: Any) -> tuple[list[int], list[str]]:
+    """Something cuts an effect off that waits for its next attempt: the attempts, and what the run came to in three lives."""
+    store, tried, ends = MemoryStore(), list[int](), list[str]()
+
+    @hf.effect(in_doubt="ask", retry=hf.Retry(base="1m"))
+    async def pay() -> int:
+        tried.append(1)
+        if len(ends) == 2:
+            return 1
+        raise ConnectionRefusedError("nobody is there")
+
+    @hf.agent
+    async def agent() -> str:
+        try:
+            async with cut_off(0.2):
+                return f"paid {await pay()}"
+        except TimeoutError:
+            if not ends:
+                raise Crash from None
+            return "late"
+
+    for _ in range(2):
+        try:
+            ends.append(str(play(store, agent)))
+        except (Crash, hf.RunInterrupted, hf.RunWaiting) as end:
+            ends.append(type(end).__name__)
+    ends.append(str(an_hour_later(store, agent)))
+    return tried, ends
+
+
+def test_an_effect_that_is_cut_off_while_it_waits_for_its_next_attempt_is_no_doubt() -> None:
+    assert tried_with_a_minute_between(hf.timeout) == ([1], ["Crash", "late", "late"])
+    assert tried_with_a_minute_between(asyncio.timeout) == ([1, 1], ["RunInterrupted", "RunInterrupted", "paid 1"])
+
+
+@pytest.mark.parametrize(("asks_first", "open_doubts"), [(False, ["2"]), (True, ["1"])])
+def test_a_question_that_a_time_out_cuts_off_leaves_a_doubt_only_where_something_had_begun(
+    open_doubts: list[str], *, asks_first: bool
+) -> None:
+    store, paid, in_doubt = MemoryStore(), list[int](), list[Any](["fail"])
+
+    def paying() -> Any:
+        async def charge() -> None:
+            paid.append(1)
+            raise RuntimeError("no reply")
+
+        pay: Any = hf.effect(name="pay", in_doubt=in_doubt[0])(charge)
+
+        @hf.agent(name="paying")
+        async def agent() -> str:
+            if asks_first:
+                with contextlib.suppress(hf.InDoubt):
+                    await pay()
+            try:
+                async with hf.timeout("1m"):
+                    await pay()
+            except TimeoutError:
+                return "late"
+            return "in time"
+
+        return agent
+
+    for expected in (hf.RunWaiting,) if asks_first else (hf.InDoubt, hf.RunWaiting):
+        with pytest.raises(expected):
+            play(store, paying())
+        in_doubt[0] = in_doubt[0] if asks_first else "ask"
+    with pytest.raises(hf.RunWaiting):
+        an_hour_later(store, paying())
+    assert "timeout.fired" in " ".join(lines(store))
+    with hf.Holdfast(store) as app:
+        assert [item.step_id for item in app.inbox()] == open_doubts
+        app.resolve("r", open_doubts[0], not_landed=True)
+    assert (an_hour_later(store, paying()), paid) == ("late", [1])
 
 
 def test_effect_cancelled_by_a_time_out_is_a_doubt() -> None:

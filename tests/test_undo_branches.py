@@ -54,6 +54,28 @@ def test_branches_are_undone_in_the_order_of_their_outcomes() -> None:
     assert undone() == paid[::-1]
 
 
+def test_of_two_that_overlapped_the_one_that_ended_last_is_undone_first() -> None:
+    paid = asyncio.Event()
+
+    @hf.effect(in_doubt="ask", undo=refund)
+    async def pay_slowly(what: str, cents: int = 5) -> str:
+        await paid.wait()
+        return f"r-{what}"
+
+    async def quickly() -> None:
+        await pay("quick")
+        paid.set()
+
+    @hf.agent(on_failure="undo")
+    async def agent() -> None:
+        await hf.gather(pay_slowly("slow"), quickly())
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        play(MemoryStore(), agent)
+    assert undone() == ["slow", "quick"]
+
+
 def test_every_branch_is_replayed_to_its_edge_before_anything_is_undone() -> None:
     @hf.agent
     async def agent() -> None:

@@ -164,27 +164,30 @@ async def seen_and_paid() -> None:
     await look("c")
 
 
-def damaged(path: Path) -> Path:
-    """A repaired run whose first step is lost, and with it all records behind it: of its effect a person is asked."""
+def damaged(path: Path, first_lost: str = "step.done 1") -> Path:
+    """A repaired run whose first step is lost, or only its effect, and with it all records behind it: of its effect a person is asked."""
     BROKEN.add("c")
     with hf.Holdfast(path) as app, pytest.raises(ValueError, match="cannot see c"):
         app.run(seen_and_paid, run_id="r")
     with closing(apsw.Connection(str(path))) as connection:
-        connection.execute("UPDATE journal SET digest = zeroblob(32) WHERE kind = 'step.done' AND step_id = '1'")
+        connection.execute("UPDATE journal SET digest = zeroblob(32) WHERE kind || ' ' || step_id = ?", (first_lost,))
     with hf.Holdfast(path) as app:
         assert len(app.repair("r", dry_run=False, by="ann").doubts) == 1
     return path
 
 
-def repaired(path: Path) -> Path:
+def repaired(path: Path, first_lost: str = "step.done 1") -> Path:
     """The same, to be undone."""
-    with hf.Holdfast(damaged(path)) as app:
+    with hf.Holdfast(damaged(path, first_lost)) as app:
         app.cancel("r", undo=True, by="ann")
     return path
 
 
-def test_an_effect_that_a_repair_found_and_the_code_does_not_come_to_stops_the_undo_while_in_doubt(tmp_path: Path) -> None:
-    with hf.Holdfast(repaired(tmp_path / "runs.db")) as app:
+@pytest.mark.parametrize("first_lost", ["step.done 1", "step.started 2"])
+def test_an_effect_that_a_repair_found_stops_the_undo_while_in_doubt_whether_the_code_comes_to_it_or_not(
+    tmp_path: Path, first_lost: str
+) -> None:
+    with hf.Holdfast(repaired(tmp_path / "runs.db", first_lost)) as app:
         with pytest.raises(hf.RunWaiting, match=r'did pay\(what="a"\) at step 2 happen'):
             app.run(seen_and_paid, run_id="r", wait=False)
         assert [(item.kind, item.step_id) for item in app.inbox()] == [("doubt", "2")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -150,17 +151,19 @@ def test_an_undo_that_did_not_happen_is_run() -> None:
     assert undone() == ["b", "a"]
 
 
+@pytest.mark.parametrize("in_doubt", ["fail", "resend"])
 @pytest.mark.parametrize("verdict", [{"landed": None}, {"not_landed": True}])
-def test_an_undo_that_gives_up_in_doubt_waits_for_a_person_too(verdict: dict[str, Any]) -> None:
+def test_an_undo_that_gives_up_in_doubt_waits_for_a_person_too(verdict: dict[str, Any], in_doubt: Any) -> None:
     tried: list[str] = []
 
-    @hf.effect(in_doubt="fail")
     async def unsend(sent: str, text: str) -> None:
         tried.append(text)
         if len(tried) == 1:
             raise TimeoutError
 
-    @hf.effect(in_doubt="ask", undo=unsend)
+    undo: Callable[[str, str], object] = hf.effect(in_doubt=in_doubt, retry=hf.Retry(attempts=1))(unsend)
+
+    @hf.effect(in_doubt="ask", undo=undo)
     async def send(text: str) -> str:
         return text
 
@@ -221,6 +224,32 @@ def test_a_doubt_without_an_undo_does_not_stop_it_and_stays_in_the_inbox() -> No
     assert (status(store), undone()) == ("cancelled", ["a"])
     with hf.Holdfast(store) as app:
         assert [item.step_id for item in app.inbox()] == ["2"]
+
+
+def test_a_call_that_waits_for_a_word_before_it_begins_does_not_stop_it() -> None:
+    store, taken_back = MemoryStore(), list[str]()
+
+    @hf.effect(in_doubt="ask")
+    async def unsend(sent: str) -> None:
+        taken_back.append(sent)
+
+    @hf.effect(in_doubt="fail", undo=unsend)
+    async def send() -> str:
+        raise RuntimeError("no reply")
+
+    @hf.agent
+    async def agent() -> None:
+        try:
+            await send()
+        except hf.InDoubt:
+            await send()
+
+    with pytest.raises(hf.RunWaiting, match="could do it twice"):
+        play(store, agent)
+    cancel(store)
+    resolve(store, "1", landed="hello")
+    assert closed(store, agent) == "1 effect undone"
+    assert taken_back == ["hello"]
 
 
 def test_an_undo_that_needs_an_approval_waits_for_it() -> None:

@@ -322,3 +322,27 @@ def test_a_run_that_failed_because_nobody_answered_asks_anew_when_it_is_run_agai
     stage.send("note", "!")
     assert stage.run() == "ared!"
     assert CALLS == ["a"]
+
+
+def test_a_wait_in_a_thread_that_loses_a_race_is_told_of_no_time_out() -> None:
+    caught: list[str] = []
+
+    @hfs.step
+    def quick() -> str:
+        return "quick"
+
+    def loser() -> str:
+        try:
+            return hfs.ask("colour?", str)
+        except Exception as error:
+            caught.append(type(error).__name__)
+            raise
+
+    @hfs.agent
+    def agent() -> str:
+        return hfs.first(loser, quick)
+
+    with hfs.Holdfast("memory:") as app:
+        for _ in range(2):
+            assert app.run(agent, run_id="r", wait=False) == "quick"
+    assert caught == []

@@ -263,7 +263,7 @@ def _settled(call: Call, doubt: Uncertain) -> Life[Move]:
         return (yield from settle(call, doubt))
     except asyncio.CancelledError as error:
         if call.run.ended is None:
-            yield from broken_off(call, doubt.number, error)
+            yield from broken_off(call, doubt.number, error, begun=call.run.journal.histories[call.step_id].has_begun())
         raise
 
 

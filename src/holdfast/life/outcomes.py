@@ -106,19 +106,19 @@ def invoked(call: Call, body: Body, attempt: int) -> Life[Any]:
         raise
     except BaseException as error:
         if call.run.ended is None and not isinstance(error, GeneratorExit):
-            yield from broken_off(call, attempt, error, body.usage)
+            yield from broken_off(call, attempt, error, body.usage, begun=not leaves_no_doubt(call))
         raise
 
 
 def broken_off(call: Call, attempt: int, error: BaseException, usage: Sequence[rec.Json] = (), *, begun: bool = True) -> Life[None]:
-    """Record that the body was cancelled, or has not even `begun`, and close what it had asked.
+    """Record that the body was cancelled, or had not even `begun`, again or at all, and close what it had asked.
 
     If nothing recorded did it, the run stops here, because replay could not take this path.
     """
     cause = call.scope.cause() if isinstance(error, asyncio.CancelledError | BranchLost) else ""
     record = rec.StepBrokenOff(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt,
-        effect=begun and call.spec.effect and not leaves_no_doubt(call), cause=cause, usage=list(usage),
+        effect=begun and call.spec.effect, cause=cause, usage=list(usage),
     )  # fmt: skip
     seq = yield Commit([*(closing(call.run.journal, call.step_id) if cause and cause != CANCEL else ()), record])
     if cause:
@@ -167,7 +167,7 @@ def _pause(call: Call, attempt: int, delay_s: float) -> Life[None]:
         yield Pause(delay_s)
     except asyncio.CancelledError as cancelled:
         if call.run.ended is None:
-            yield from broken_off(call, attempt, cancelled)
+            yield from broken_off(call, attempt, cancelled, begun=False)  # the attempt before did not happen, and the next has not begun
         raise
 
 

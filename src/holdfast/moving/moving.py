@@ -35,7 +35,7 @@ from holdfast.records.journal import Journal
 from holdfast.records.lineage import Unread, told
 from holdfast.running.engine import Engine
 from holdfast.running.lease import CHILD
-from holdfast.running.letters import matters
+from holdfast.running.letters import matters, said
 from holdfast.running.runner import silent
 from holdfast.store import Append, Head, Letter, Live, Prunable, Repair, Row, Shelf, Store, Tombstone
 
@@ -528,9 +528,9 @@ def _messages(journal: Journal, token: str, letters: Sequence[Letter]) -> list[U
     """The messages that come along, each once: a sender who repeated itself gave the same key."""
     keys, found = set(journal.taken), list[Unread]()
     for letter in letters:
-        body = json.loads(letter.body) if letter.kind == "message" else {}
+        body = said(letter) if letter.kind == "message" else {}
         key = str(body.get("key") or "")
-        if not body or (key and key in keys):
+        if "name" not in body or (key and key in keys):
             continue
         keys.add(key)
         value = json.dumps(body.get("value"), ensure_ascii=False, separators=(",", ":"))

@@ -31,7 +31,7 @@ from holdfast.records.fitting import told as tried_in_vain
 from holdfast.records.journal import Journal
 from holdfast.records.replay import DIED, UNDO, History
 from holdfast.running.engine import Engine
-from holdfast.running.letters import moved_children
+from holdfast.running.letters import moved_children, said
 from holdfast.running.runner import refuse_pruned
 from holdfast.store import Head, Query, Row
 
@@ -450,7 +450,8 @@ def _in_doubt(engine: Engine, journal: Journal) -> str:
 def _moved_on(engine: Engine, journal: Journal) -> str:
     """What a run noted when it parked, unless child runs that it waits for have moved since, or a message has come."""
     told = [f"child run {head.run_id!r} is {head.status} by now" for head in moved_children(engine.store, journal)]
-    told += [f"message {json.loads(letter.body)['name']!r} has come" for letter in heard(engine, journal) if letter.kind == "message"]
+    names = [said(letter).get("name") for letter in heard(engine, journal) if letter.kind == "message"]
+    told += [f"message {name!r} has come" for name in names if name is not None]
     return f"{'; '.join(dict.fromkeys(told))}: it can go on" if told else journal.head.note
 
 

@@ -21,7 +21,7 @@ from holdfast.records.chain import record_of
 from holdfast.records.journal import Journal
 from holdfast.records.replay import Question
 from holdfast.running.engine import Engine
-from holdfast.running.letters import awaited_messages
+from holdfast.running.letters import awaited_messages, said
 
 
 def resolve(engine: Engine, run_id: str, step_id: str, *, landed: object, not_landed: bool, by: str, reason: str) -> str:
@@ -205,7 +205,7 @@ def _under_way(engine: Engine, run_id: str, about: tuple[str, str, str], before:
     """A letter on a thing that is under way to the run's owner, or waits for the next one; with `before`, if it came before that."""
     kind, name, what = about
     for letter in engine.store.letters([run_id]):
-        body: dict[str, Any] = json.loads(letter.body) if letter.kind == kind else {}
+        body = said(letter) if letter.kind == kind else {}
         if body.get(name) == what and (not before or letter.letter_id < before):
             return body
     return None
@@ -242,7 +242,7 @@ def _sent_before(engine: Engine, journal: Journal, body: dict[str, Any]) -> str:
         return f"{told}, and the run has taken it; nothing was sent"
     kept = [{"name": one.name, "value": json.loads(one.value), "key": one.key} for one in journal.unread.values()]
     letters = [letter for letter in engine.store.letters([journal.head.run_id]) if letter.kind == "message"]
-    for other in (*kept, *(json.loads(letter.body) for letter in letters)):
+    for other in (*kept, *(said(letter) for letter in letters)):
         if other.get("key") == body["key"]:
             same = (other.get("name"), other.get("value")) == (body["name"], body["value"])
             return f"{told}{'' if same else ' with something else in it, which holds'}; nothing was sent"

@@ -85,7 +85,7 @@ def happened(histories: Iterable[tuple[str, History]], after: int) -> list[tuple
 
 def _in_doubt(history: History) -> bool:
     """Whether it may have happened; a call that a person was asked about before it began has not."""
-    return history.open_doubt(ANY_EPOCH) and (history.started_us > 0 or history.lost)
+    return history.open_doubt(ANY_EPOCH) and history.has_begun()
 
 
 def unread(run_id: str, pairs: Sequence[Pair], after: int) -> list[Unread]:

@@ -112,10 +112,7 @@ class History:
                 self.failures, self.pending, self.failed_us = self.failures + 1, False, at_us
                 self.began_us, self.usd = self.began_us or record.started_us or at_us, self.usd + rec.cost_usd(record.usage)
             case rec.StepBrokenOff():
-                self._identify(record.name, record.fingerprint, effect=record.effect)
-                self.attempts, self.trouble = record.attempt, record
-                if record.cause and record.cause != CANCEL:
-                    self.outcome, self.outcome_seq = record, seq
+                self._break_off(record, seq)
             case rec.TimeoutFired():
                 self.outcome, self.outcome_seq = record, seq
             case rec.ChildStarted():
@@ -127,6 +124,16 @@ class History:
                 self._settle(record)
             case _:
                 raise AssertionError(f"a {record.kind} record does not belong to a step")
+
+    def _break_off(self, record: rec.StepBrokenOff, seq: int) -> None:
+        """An effect that was interrupted while it had yet to begin, again or at all, stands as if its process had died there."""
+        for_good = bool(record.cause) and record.cause != CANCEL
+        if self.effect and not record.effect and not for_good:
+            return
+        self._identify(record.name, record.fingerprint, effect=record.effect)
+        self.attempts, self.trouble = record.attempt, record
+        if for_good:
+            self.outcome, self.outcome_seq = record, seq
 
     def _open(self, record: rec.DoubtOpened) -> None:
         if self.unsaid is not None and not record.lost:
@@ -209,6 +216,10 @@ class History:
     def result_is_missing(self) -> bool:
         """Whether the effect is known to have happened, but not what it returned."""
         return isinstance(self.outcome, rec.StepDone) and bool(self.outcome.not_kept)
+
+    def has_begun(self) -> bool:
+        """Whether an attempt has begun, as far as anybody can know: of a call that a person is asked about first, none has."""
+        return self.started_us > 0 or self.lost
 
     def landed(self) -> bool:
         """Whether the effect is known to have happened: it returned, or somebody said so."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from typing import Any
 
 from holdfast._clock import Clock
 from holdfast.life.run import MESSAGE
@@ -15,6 +16,15 @@ from holdfast.records import kinds as rec
 from holdfast.records.journal import Journal
 from holdfast.running.lease import CHILD, Observer
 from holdfast.store import Head, Letter, Store
+
+
+def said(letter: Letter) -> dict[str, Any]:
+    """What a letter says; nothing where it cannot be read: whoever has the run takes it away."""
+    try:
+        body = json.loads(letter.body)
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
 
 
 def matters(store: Store, observer: Observer, journal: Journal, letter: Letter) -> bool:

@@ -83,7 +83,7 @@ def _undone(call: Call, found: History) -> Life[bool]:
     if found.elsewhere:
         return False
     if not found.landed():
-        if found.open_doubt(run.journal.head.epoch + 1) and (found.started_us or found.lost):
+        if found.open_doubt(run.journal.head.epoch + 1) and found.has_begun():
             raise Parked
         return False
     undo_id = f"{UNDO}{call.step_id}"
