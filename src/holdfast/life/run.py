@@ -102,6 +102,8 @@ class Scope(Place):
         self.stream: random.Random | None = None
         self.task = here()
         run.scopes.append(self)
+        if parent is not None and parent.lost:
+            self.lost = parent.lost  # what a branch that has lost begins is as lost
 
     def reserve(self) -> str:
         """The id of the next step of this scope."""
