@@ -162,8 +162,8 @@ def failed(call: Call, body: Body, error: Exception, attempt: int) -> Life[BaseE
 def _fails_with(call: Call, error: rec.Json, attempt: int, usage: Sequence[rec.Json] = ()) -> Life[BaseException]:
     record = rec.StepFailed(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, effect=call.spec.effect,
-        error=error, attempt=attempt, started_us=call.started_at_us, usage=list(usage), called=call.home.count,
-        **call.kept_arguments(),
+        error=error, attempt=attempt, started_us=call.started_at_us, usage=list(usage),
+        **call.called_so_far(), **call.kept_arguments(),
     )  # fmt: skip
     yield Turn((yield Commit(with_changes(call, record))))
     return raised_again(call, record)

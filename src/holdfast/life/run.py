@@ -319,7 +319,9 @@ class Run:
 
     def _look_back(self) -> None:
         """What is recorded, and the order in which it is given back."""
-        self.turnstile = Turnstile(self.journal.outcomes(), alone=self._alone, boundary=self._boundary)
+        self.turnstile = Turnstile(
+            self.journal.outcomes(), alone=self._alone, boundary=self._boundary, resumed=self.journal.resumed
+        )
         self.recorded = {step_id for step_id, history in self.journal.histories.items() if history.name}
         self.traces = {step_id for step_id, history in self.journal.histories.items() if history.lost}
 
