@@ -9,7 +9,7 @@ import time
 import pytest
 
 import holdfast.sync as hfs
-from crashing import Crash, crashing, play
+from crashing import Crash, crashing, lines, play
 from holdfast.life.run import Body, Scope, place
 from holdfast.stores.memory import MemoryStore
 
@@ -89,3 +89,33 @@ def test_a_thread_that_has_lost_its_race_begins_nothing_in_branches_of_its_own_e
 
     assert play(MemoryStore(), agent) == "quick"
     assert paid == []
+
+
+def test_a_race_inside_a_thread_that_had_lost_is_not_decided_on_replay(caplog: pytest.LogCaptureFixture) -> None:
+    begun, lives = threading.Event(), list[str]()
+
+    @hfs.step
+    def work(name: str) -> str:
+        if name == "slow":
+            begun.set()
+            body = place.get()
+            assert isinstance(body, Body)
+            until_lost(body.call.scope)
+        assert begun.wait(5)
+        return name
+
+    @hfs.agent
+    def agent() -> str:
+        won = hfs.first(lambda: work("quick"), lambda: hfs.first(lambda: work("slow")))
+        lives.append(work("then"))
+        if len(lives) == 1:
+            raise Crash
+        return won
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    before = [line for line in lines(store) if line.startswith("step.")]
+    assert before == ["step.done 1.1.1", "step.done 1", "step.done 1.2.1.1.1", "step.done 2"]
+    assert play(store, agent) == "quick"
+    assert [line for line in lines(store) if line.startswith("step.")] == before
+    assert "nobody asked" not in caplog.text

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from holdfast.errors import Misuse, ReplayMismatch, Unwinding, WrongMode
-from holdfast.life.commands import Commit, Life, Turn
+from holdfast.life.commands import Commit, Hang, Life, Turn
 from holdfast.life.drive import drive_async
 from holdfast.life.run import Group, Run, Scope, place
 from holdfast.records import kinds as rec
@@ -227,7 +227,7 @@ async def _decided(scope: Scope, step_id: str, tasks: Sequence[asyncio.Task[Any]
     run = scope.run
     try:
         winner = await _winner(tasks, won)
-        await drive_async(record_winner(step_id, winner, seq), run, scope)
+        await drive_async(record_winner(scope, step_id, winner, seq), run, scope)
         lose(run, step_id, winner)
         for task in tasks:
             if task is not tasks[winner]:
@@ -276,8 +276,11 @@ def lose(run: Run, step_id: str, winner: int) -> None:
     run.recorded -= {found for found in run.recorded if found.startswith(f"{step_id}.") and not found.startswith(kept)}
 
 
-def record_winner(step_id: str, winner: int, seq: int) -> Life[None]:
+def record_winner(scope: Scope, step_id: str, winner: int, seq: int) -> Life[None]:
+    """Who came first; a race that is cancelled before that was recorded, as the journal says of what is around it, comes to no end."""
     if not seq:
+        if scope.to_be_cancelled() or (scope.run.blocking and scope.lost):
+            yield Hang()
         record = rec.StepDone(step_id=step_id, name=RACE, fingerprint="", value=str(winner).encode())
         seq = yield Commit([record])
     yield Turn(seq)

@@ -115,7 +115,7 @@ class _Race:
                 return
             self._over, self.winner = True, index
         # without the lock: on replay a branch that has yet to enter may have its turn before this
-        drive_blocking(record_winner(self.step_id, index, self.seq), self.scope.run, branch)
+        drive_blocking(record_winner(branch, self.step_id, index, self.seq), self.scope.run, branch)
         lose(self.scope.run, self.step_id, index)
 
 
