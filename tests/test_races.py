@@ -1,15 +1,19 @@
-"""Races in odd places: in threads that are slow to begin, and around branches of their own."""
+"""Threads in odd places: races that are over before one begins, or with branches of their own, and runs that are stopped meanwhile."""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
+import holdfast as hf
 import holdfast.sync as hfs
-from crashing import Crash, crashing, lines, play
+from crashing import Crash, crashing, dies_at, lines, play, status
+from holdfast.errors import ReplayMismatch, StoreFailed
 from holdfast.life.run import Body, Scope, place
 from holdfast.stores.memory import MemoryStore
 
@@ -20,6 +24,17 @@ def until_lost(scope: Scope) -> None:
         if scope.lost:
             return
         time.sleep(0.001)
+
+
+@contextlib.contextmanager
+def first_come() -> Iterator[None]:
+    """The first thread goes as far as it can before the second one begins."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(10)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_a_winner_among_threads_waits_for_its_turn_without_keeping_others_from_the_race(caplog: pytest.LogCaptureFixture) -> None:
@@ -52,12 +67,8 @@ def test_a_winner_among_threads_waits_for_its_turn_without_keeping_others_from_t
 
     store = MemoryStore()
     crashing(lambda: play(store, agent))
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(10)  # the first thread goes as far as it can before the second one begins
-    try:
+    with first_come():
         assert play(store, agent) == "quick"
-    finally:
-        sys.setswitchinterval(before)
     assert "nobody asked" not in caplog.text
 
 
@@ -118,4 +129,69 @@ def test_a_race_inside_a_thread_that_had_lost_is_not_decided_on_replay(caplog: p
     assert before == ["step.done 1.1.1", "step.done 1", "step.done 1.2.1.1.1", "step.done 2"]
     assert play(store, agent) == "quick"
     assert [line for line in lines(store) if line.startswith("step.")] == before
+    assert "nobody asked" not in caplog.text
+
+
+def test_an_effect_of_a_thread_that_lost_is_undone_even_if_its_race_is_over_before_it_begins() -> None:
+    died, refunded, store = list[int](), list[str](), dies_at("step.done", "1.2.1")
+
+    def refund(receipt: str) -> None:
+        refunded.append(receipt)
+
+    @hfs.effect(in_doubt="ask", undo=refund)
+    def pay() -> str:
+        return "receipt"
+
+    @hfs.step
+    def quick() -> str:
+        return "quick"
+
+    def racing() -> str:
+        found = quick()
+        while not died:
+            died.extend([1] if store.failed else [])
+            time.sleep(0.001)
+        return found
+
+    @hfs.agent(on_failure="undo")
+    def agent() -> None:
+        hfs.first(racing, pay)
+        raise LookupError("sold out")
+
+    with pytest.raises(StoreFailed):
+        play(store, agent)
+    store.mend()
+    with first_come():
+        with pytest.raises(hf.RunWaiting):
+            play(store, agent)
+        with hf.Holdfast(store) as app:
+            app.resolve("r", "1.2.1", landed="receipt")
+        with pytest.raises(LookupError):
+            play(store, agent)
+    assert (status(store), refunded) == ("cancelled", ["receipt"])
+
+
+def test_threads_of_a_run_that_is_stopped_do_not_wait_for_what_nobody_will_ask_for_any_more(caplog: pytest.LogCaptureFixture) -> None:
+    others, lives = threading.Event(), list[int]()
+
+    @hfs.step
+    def work(name: str) -> str:
+        assert name != "last" or others.wait(5)
+        return name
+
+    def changing() -> None:
+        for number in range(4):
+            work("other" if len(lives) > 1 and number == 1 else str(number))
+        others.set()
+
+    @hfs.agent
+    def agent() -> None:
+        lives.append(1)
+        hfs.gather(lambda: work("last"), changing)
+        raise Crash
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    with first_come(), pytest.raises(ReplayMismatch, match="other"):
+        play(store, agent)
     assert "nobody asked" not in caplog.text

@@ -351,6 +351,7 @@ class Run:
     def unwind(self, outcome: Unwinding) -> None:
         """Take everything down that waits; the main line too, if it waits for something that will not come any more."""
         self.ended = self.ended or outcome
+        self.turnstile.open()
         for waiter in list(self.waiters):
             waiter.wake(outcome)
         root = self.root
@@ -360,6 +361,7 @@ class Run:
 
     def _unwind_root(self, root: asyncio.Task[object]) -> None:
         """Cancel the main line when nothing that still runs could wake it; a body under way may come to its end."""
+        self.turnstile.go_on()
         if self.in_progress:
             root.get_loop().call_later(UNWIND_S, self._unwind_root, root)
         else:

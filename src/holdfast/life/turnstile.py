@@ -49,11 +49,23 @@ class Turnstile:
         self._hops = self._released = 0
         self._condition = threading.Condition()
         self._holder: object | None = None
+        self._open = False
 
     @property
     def replaying(self) -> bool:
         """Whether recorded outcomes are still to be given back."""
         return bool(self._recorded)
+
+    def open(self) -> None:
+        """The run is taken down: what would have been asked for is not any more, so nobody waits for it. From any thread."""
+        with self._condition:
+            self._open = True
+            self._condition.notify_all()
+
+    def go_on(self) -> None:
+        """Look again who may go; on the event loop."""
+        if self._waiting:
+            self._settle()
 
     def pass_by(self, seq: int) -> None:
         """Release without waiting: a blocking step on the event loop's own thread, whose place is fixed by the code around it."""
@@ -90,7 +102,7 @@ class Turnstile:
         with self._condition:
             replay, still_s = bool(self._recorded), 0.0
             self._threads.append(seq)
-            while not (self._next(seq) and self._holder in (None, holder)):
+            while not (self._next(seq) and (self._open or self._holder in (None, holder))):
                 ahead = (self._recorded[0] if self._recorded else 0, self._holder)
                 still_s = 0.0 if self._condition.wait(REDONE_S) else still_s + REDONE_S
                 if still_s and self._holder in (None, holder) and seq == self._redone(self._threads):
@@ -111,7 +123,7 @@ class Turnstile:
                 self._condition.notify_all()
 
     def _next(self, seq: int) -> bool:
-        return not self._recorded or self._recorded[0] >= seq
+        return not self._recorded or self._open or self._recorded[0] >= seq
 
     def _redone(self, waiting: Iterable[int]) -> int | None:
         """Which of those who wait may go before what is next, since it was done anew behind a failure: the first."""
