@@ -8,9 +8,11 @@ replay cancels at the same place.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
+import inspect
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
@@ -68,8 +70,9 @@ def gather(
 def gather(*branches: Awaitable[T], errors: Literal["return"]) -> Coroutine[Any, Any, tuple[T | Exception, ...]]: ...
 def gather(*branches: Awaitable[Any], errors: Errors = "raise") -> Coroutine[Any, Any, tuple[Any, ...]]:
     """Wait for all branches; give their results in order, or raise the error of the lowest."""
-    scope = async_scope("gather")
-    step_id = reserved_group(scope, "gather")
+    with _closed_where_refused(branches):
+        scope = async_scope("gather")
+        step_id = reserved_group(scope, "gather")
     return _gathered(scope, step_id, [partial(_awaited, branch) for branch in branches], len(branches), errors)
 
 
@@ -103,10 +106,23 @@ def first(a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], /) -> Coroutine[Any
 def first(*branches: Awaitable[T]) -> Coroutine[Any, Any, T]: ...
 def first(*branches: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
     """The result of the branch that finishes first; the winner is recorded, the others are cancelled."""
-    scope = async_scope("first")
+    with _closed_where_refused(branches):
+        scope = async_scope("first")
     if not branches:
         raise Misuse("hf.first needs at least one branch")
     return _raced(scope, scope.reserve(), branches)
+
+
+@contextlib.contextmanager
+def _closed_where_refused(branches: Iterable[Awaitable[Any]]) -> Iterator[None]:
+    """Where no branch can begin, as in a run that is taken down, those given are closed: Python would say that they were never awaited."""
+    try:
+        yield
+    except BaseException:
+        for branch in branches:
+            if inspect.iscoroutine(branch):
+                branch.close()
+        raise
 
 
 class Quit(Unwinding):
