@@ -218,7 +218,7 @@ def _carried_out(call: Call, number: int) -> Life[Move]:
     reach("effect.before_intent")
     yield from _intended(call, number)
     reach("effect.after_intent")
-    yield from last_moment(call, number, new=number == 1)
+    yield from last_moment(call, number, doubtful=call.run.journal.histories[call.step_id].unsure)
     body = Body(call)
     call.started_at_us = call.run.clock.now_us()
     try:

@@ -110,18 +110,19 @@ def broken_off(call: Call, attempt: int, error: BaseException, usage: Sequence[r
         raise call.run.stop(RunInterrupted(call.run.id, call.step_id)) from error
 
 
-def last_moment(call: Call, attempt: int, *, new: bool) -> Life[None]:
+def last_moment(call: Call, attempt: int, *, doubtful: bool) -> Life[None]:
     """A cancellation that a commit held back comes before a body begins.
 
-    Of a `new` call it is recorded so: nothing has happened that anybody could doubt, and on replay nothing begins either.
+    It is recorded so, and on replay nothing begins either: nothing has happened that anybody could doubt, but for what is `doubtful` of
+    earlier attempts.
     """
     if not call.scope.cause():
         return
     try:
         yield Pause(0.0)
     except asyncio.CancelledError as error:
-        if new and call.run.ended is None and call.scope.cause() != CANCEL:
-            yield from broken_off(call, attempt, error, begun=False)
+        if call.run.ended is None and call.scope.cause() != CANCEL:
+            yield from broken_off(call, attempt, error, begun=doubtful)
         raise
 
 
