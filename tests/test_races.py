@@ -195,3 +195,27 @@ def test_threads_of_a_run_that_is_stopped_do_not_wait_for_what_nobody_will_ask_f
     with first_come(), pytest.raises(ReplayMismatch, match="other"):
         play(store, agent)
     assert "nobody asked" not in caplog.text
+
+
+def test_a_time_out_around_a_wait_fires_even_if_its_thread_comes_by_before_the_others_were_replayed() -> None:
+    @hfs.step
+    def work() -> str:
+        return "worked"
+
+    def waits() -> str:
+        try:
+            with hfs.timeout(0.01):
+                return hfs.receive("news", str)
+        except TimeoutError:
+            return "no news"
+
+    @hfs.agent
+    def agent() -> tuple[str, str]:
+        return hfs.gather(waits, work)
+
+    store = MemoryStore()
+    with pytest.raises(hf.RunWaiting):
+        play(store, agent)
+    time.sleep(0.01)  # its time passes
+    with first_come():
+        assert play(store, agent) == ("no news", "worked")
