@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
@@ -493,3 +494,18 @@ def test_failures_that_the_code_has_seen_are_not_gone_behind() -> None:
         play(store, agent)
     assert play(store, agent) == "c"
     assert calls == ["a", "b", "c", "c"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("verb", [hf.gather, hf.first])
+def test_branches_that_a_run_that_parks_refuses_are_not_said_to_be_forgotten(verb: Callable[..., Awaitable[object]]) -> None:
+    @hf.agent
+    async def agent() -> None:
+        try:
+            await hf.ask("Go on?")
+        finally:
+            await verb(twice(1), twice(2))
+
+    with pytest.raises(hf.RunWaiting):
+        play(MemoryStore(), agent)
+    gc.collect()

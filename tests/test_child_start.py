@@ -10,7 +10,8 @@ import pytest
 
 import holdfast as hf
 import holdfast.sync as hfs
-from crashing import Crash, crashing, lines, play, records, status
+from crashing import Crash, crashing, dies_at, lines, play, records, status
+from holdfast.errors import StoreFailed
 from holdfast.records import kinds as rec
 from holdfast.stores.memory import MemoryStore
 
@@ -90,6 +91,23 @@ def test_a_started_child_that_waits_parks_its_parent_once_that_has_nothing_else_
             app.answer(f"{run_id}.1", "1", "red")
         assert play(store, outer, joins, run_id=run_id) == ("red" if joins else "over")
     assert done == ["a", "a"]
+
+
+def test_a_child_that_was_started_has_begun_before_its_parent_parks() -> None:
+    store = dies_at("child.started")
+
+    @hf.agent
+    async def parent() -> str:
+        handle = await hf.start(child, "a", "b")
+        await hf.ask("Go on?")
+        return await handle.result()
+
+    with pytest.raises(StoreFailed):
+        play(store, parent)
+    store.mend()
+    with pytest.raises(hf.RunWaiting, match="waits: Go on"):  # nothing is left to be written before it waits
+        play(store, parent)
+    assert (status(store), status(store, "r.1")) == ("waiting", "done")
 
 
 def test_the_time_out_of_a_result_is_recorded_and_the_child_goes_on() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -260,3 +261,16 @@ def test_a_fork_does_not_stand_on_a_child_that_was_undone_nor_take_its_result() 
             app.run(parent, "done", run_id="f", wait=False)
     assert DID == ["do a", "do b", "do c", "do d"]
     assert record_of(store.load("f.2")[1][0]).kind == "run.started"  # type: ignore[index]
+
+
+def test_a_child_that_its_parent_had_dropped_is_undone_with_it_all_the_same() -> None:
+    """Whoever executed the child may be silent and not proven dead: then it is told with a letter, which nobody has read since."""
+    store = MemoryStore()
+    with pytest.raises(hf.RunWaiting):
+        play(store, parent, "done")
+    store.post("r.2", "cancel", json.dumps({"by": "run r", "reason": "step 2 was cancelled"}).encode(), 1)
+    with hf.Holdfast(store, lease=LEASE_S) as app:
+        app.cancel("r", undo=True)
+    with pytest.raises(hf.RunCancelled, match="2 effects and 1 child run undone"):
+        play(store, parent, "done")
+    assert EVERYTHING == DID

@@ -13,6 +13,7 @@ import pytest
 import holdfast as hf
 import holdfast.sync as hfs
 from crashing import Crash, crashing, play
+from holdfast.errors import ReplayMismatch
 from holdfast.life.turnstile import Turnstile
 from holdfast.records import journal
 from holdfast.stores.memory import MemoryStore
@@ -312,3 +313,26 @@ def test_without_the_memory_of_groups_a_step_is_executed_where_branches_were(mon
     """The negative control: what the old code had noted twice, the new one notes once more."""
     monkeypatch.setattr(journal, "_groups_above", lambda step_id: iter(()))
     assert step_where_branches_were()[0] == ["x", "y", "z"]
+
+
+def test_a_run_that_is_stopped_does_not_wait_for_what_nobody_will_ask_for_any_more(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lives: list[int] = []
+    monkeypatch.setitem(DELAYS, "e", 0.05)
+
+    async def changing() -> None:
+        for number in range(4):
+            await slow("other" if len(lives) > 1 and number == 1 else str(number))
+
+    @hf.agent
+    async def agent() -> None:
+        lives.append(1)
+        await hf.gather(changing(), slow("e"))
+        raise Crash
+
+    store = MemoryStore()
+    crashing(lambda: play(store, agent))
+    with pytest.raises(ReplayMismatch, match="other"):
+        play(store, agent)
+    assert "nobody asked" not in caplog.text

@@ -15,7 +15,9 @@ import holdfast as hf
 import holdfast.sync as hfs
 from crashing import LEASE_S, Crash, crashing, lines, play, records, status
 from holdfast._clock import SystemClock
+from holdfast.life.run import place
 from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
 from holdfast.store import Append, Stale
 from holdfast.stores.memory import MemoryStore
 
@@ -125,6 +127,10 @@ def test_what_a_recorded_time_out_cancelled_does_not_begin_on_replay(monkeypatch
     assert begun
 
 
+BOTH = 2
+"""Writes that are under way when the time-out and the intent are."""
+
+
 class Gated(MemoryStore):
     """Holds up the record of a time-out, and that of an intent, until it is told to go on."""
 
@@ -137,13 +143,13 @@ class Gated(MemoryStore):
         if "timeout.fired" in kinds:
             self.fires.set()
             assert self.fire.wait(10)
-        if "step.started" in kinds:
+        if "step.started" in kinds and self.fires.is_set():
             assert self.begin.wait(10)
         return super().append(batch, wait=wait)
 
-    async def usher(self, main: asyncio.Task[Any]) -> None:
+    async def usher(self, main: asyncio.Task[Any], journal: Journal) -> None:
         """Have the time-out stored once the intent is in the queue, and the intent once the time-out has cancelled."""
-        for _ in range(5):
+        while journal.pending < BOTH:  # noqa: ASYNC110 (nobody tells)
             await asyncio.sleep(0)
         self.fire.set()
         while not main.cancelling():  # noqa: ASYNC110 (nobody tells)
@@ -151,22 +157,29 @@ class Gated(MemoryStore):
         self.begin.set()
 
 
-def time_out_during_an_intent() -> tuple[list[str], list[str]]:
-    """The time-out fires while the intent of an effect is being stored: what was paid, and what the run came to, live and on replay."""
-    store, paid, ends = Gated(), list[str](), list[str]()
+def time_out_during_an_intent(before: Exception | None = None) -> tuple[list[str], list[str]]:
+    """The time-out fires while the intent of an effect is being stored: what was paid, and what the run came to, live and on replay.
 
-    @hf.effect(in_doubt="ask")
+    It is the intent of the first attempt, or of the second after the first raised `before`.
+    """
+    store, paid, ends, failures = Gated(), list[str](), list[str](), [before] if before else []
+
+    @hf.effect(in_doubt="resend", retry=hf.Retry(base="40ms", on=Exception))
     async def pay() -> str:
+        if failures:
+            raise failures.pop()
         paid.append("paid")
         return "paid"
 
     @hf.agent
     async def agent() -> str:
+        scope = place.get()
+        assert scope is not None
         try:
             async with hf.timeout(0.01):
-                while not store.fires.is_set():  # noqa: ASYNC110 (a thread sets it)
+                while not store.fires.is_set() and before is None:  # noqa: ASYNC110 (a thread sets it)
                     await asyncio.sleep(0)
-                ushers.append(asyncio.create_task(store.usher(asyncio.current_task())))  # type: ignore[arg-type]
+                ushers.append(asyncio.create_task(store.usher(asyncio.current_task(), scope.run.journal)))  # type: ignore[arg-type]
                 return await pay()
         except TimeoutError:
             if not ends:
@@ -185,6 +198,7 @@ def time_out_during_an_intent() -> tuple[list[str], list[str]]:
 
 def test_an_effect_that_is_cancelled_between_its_intent_and_its_body_is_no_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time_out_during_an_intent() == ([], ["Crash", "late"])
+    assert time_out_during_an_intent(hf.NotLanded()) == ([], ["Crash", "late"])
     monkeypatch.setattr("holdfast.life.effects.last_moment", lambda *_, **__: iter(()))
     assert time_out_during_an_intent() == ([], ["Crash", "RunWaiting"])
 
@@ -262,6 +276,10 @@ def test_a_question_that_a_time_out_cuts_off_leaves_a_doubt_only_where_something
         assert [item.step_id for item in app.inbox()] == open_doubts
         app.resolve("r", open_doubts[0], not_landed=True)
     assert (an_hour_later(store, paying()), paid) == ("late", [1])
+
+
+def test_an_earlier_attempt_of_such_an_effect_is_as_doubtful_as_it_was() -> None:
+    assert time_out_during_an_intent(ConnectionResetError()) == ([], ["Crash", "RunWaiting"])
 
 
 def test_effect_cancelled_by_a_time_out_is_a_doubt() -> None:

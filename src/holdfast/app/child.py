@@ -418,12 +418,15 @@ class Started:
         run = call.run
         self.run_id = planned(engine, Wish(run_id), call).child
         run.branches += 1
+        self._beginning = Group(call.scope, 1, 1)  # the run does not park before the child has had its chance
+        run.groups.append(self._beginning)
         self.task = asyncio.get_running_loop().create_task(self._lived(), context=contextvars.copy_context())
         run.started_here.append(self.task)
 
     async def _lived(self) -> Any:
         run, call = self._call.run, self._call
         call.scope = Scope(run, f"{call.step_id}.0", None)
+        run.groups.remove(self._beginning)
         place.set(call.scope)
         try:
             return await drive_async(life(call), run, call.scope)

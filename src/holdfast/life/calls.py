@@ -96,6 +96,11 @@ class Call:
         self.key = ""
         self.started_at_us = 0
 
+    def called_so_far(self) -> dict[str, Any]:
+        """How many steps its scope has called, and those that this one is a branch of: what a failure records of them."""
+        called, *above = (scope.count for scope in self.home.line())
+        return {"called": called, "above": above}
+
     def shown(self) -> str:
         """The call as a person would write it."""
         return shown_call(self.spec.name, encode_arguments(self.bound))

@@ -44,7 +44,10 @@ LOOK_S = 0.2
 """How often a step that waits for a resource looks whether it is still wanted."""
 
 MOMENT_S = 0.005
-"""How often a branch looks whether the question that another one is putting has been stored."""
+"""How often a branch looks whether the question that another one is putting has been stored, or a thread where the others are."""
+
+MOST_MOMENTS = 200
+"""How many moments a thread leaves to the others at the most."""
 
 log = logging.getLogger("holdfast")
 
@@ -66,6 +69,7 @@ def pass_the_door(call: Call) -> Life[None]:
 def _cancelled_by_the_journal(call: Call) -> Life[None]:
     """What never began because it was cancelled first comes to that again, before anything else is looked at."""
     if call.run.blocking:
+        yield from _others_first(call)
         for block in call.scope.time_outs():
             if (block.due() and call.run.undo.asked is None) or (block.doomed and not block.fired):
                 block.fired = True
@@ -75,6 +79,17 @@ def _cancelled_by_the_journal(call: Call) -> Life[None]:
     if call.scope.to_be_cancelled() or (call.run.blocking and call.scope.lost):
         _drop_child(call)
         yield Hang()
+
+
+def _others_first(call: Call) -> Life[None]:
+    """Among threads, one whose time is over comes here before the others have been given back what is recorded: then it would not fire."""
+    run, blocks, looks = call.run, [block for block in call.scope.time_outs() if not block.fired], MOST_MOMENTS
+    if run.undo.asked is not None or any(block.doomed for block in blocks):
+        return
+    while looks and not run.at_live_edge() and any(block.deadline_us() <= run.clock.now_us() for block in blocks):
+        run.check()
+        yield Pause(MOMENT_S)
+        looks -= 1
 
 
 def _drop_child(call: Call) -> None:

@@ -144,7 +144,7 @@ def give_up(call: Call, doubt: Uncertain) -> Life[Move]:
     error = InDoubt(call.step_id, call.spec.name, reason)
     outcome = rec.StepFailed(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, effect=True,
-        error=failure(error), attempt=doubt.number, doubt=True, reason=reason, called=call.home.count,
+        error=failure(error), attempt=doubt.number, doubt=True, reason=reason, **call.called_so_far(),
     )  # fmt: skip
     yield Turn((yield Commit([opened(call, doubt.reason, "fail"), outcome])))
     raise call.blamed(error)

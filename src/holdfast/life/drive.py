@@ -110,8 +110,6 @@ def _enter(run: Run, scope: Scope) -> None:
         run.heed()
     if run.ended is not None or run.cancelling is not None:
         run.check()
-    if scope.lost and run.blocking and not run.turnstile.replaying:
-        raise BranchLost
     with run.lock:
         run.in_progress += 1
         scope.lives += 1

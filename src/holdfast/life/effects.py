@@ -218,7 +218,8 @@ def _carried_out(call: Call, number: int) -> Life[Move]:
     reach("effect.before_intent")
     yield from _intended(call, number)
     reach("effect.after_intent")
-    yield from last_moment(call, number, new=number == 1)
+    history = call.run.journal.histories.get(call.step_id)
+    yield from last_moment(call, number, doubtful=history is not None and history.unsure)
     body = Body(call)
     call.started_at_us = call.run.clock.now_us()
     try:

@@ -106,7 +106,7 @@ def invoked(call: Call, body: Body, attempt: int) -> Life[Any]:
         raise
     except BaseException as error:
         if call.run.ended is None and not isinstance(error, GeneratorExit):
-            yield from broken_off(call, attempt, error, body.usage, begun=not leaves_no_doubt(call))
+            yield from broken_off(call, attempt, error, body.usage)
         raise
 
 
@@ -118,7 +118,7 @@ def broken_off(call: Call, attempt: int, error: BaseException, usage: Sequence[r
     cause = call.scope.cause() if isinstance(error, asyncio.CancelledError | BranchLost) else ""
     record = rec.StepBrokenOff(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt,
-        effect=begun and call.spec.effect, cause=cause, usage=list(usage),
+        effect=begun and call.spec.effect and not leaves_no_doubt(call), cause=cause, usage=list(usage),
     )  # fmt: skip
     seq = yield Commit([*(closing(call.run.journal, call.step_id) if cause and cause != CANCEL else ()), record])
     if cause:
@@ -127,18 +127,19 @@ def broken_off(call: Call, attempt: int, error: BaseException, usage: Sequence[r
         raise call.run.stop(RunInterrupted(call.run.id, call.step_id)) from error
 
 
-def last_moment(call: Call, attempt: int, *, new: bool) -> Life[None]:
+def last_moment(call: Call, attempt: int, *, doubtful: bool) -> Life[None]:
     """A cancellation that a commit held back comes before a body begins.
 
-    Of a `new` call it is recorded so: nothing has happened that anybody could doubt, and on replay nothing begins either.
+    It is recorded so, and on replay nothing begins either: nothing has happened that anybody could doubt, but for what is `doubtful` of
+    earlier attempts.
     """
     if not call.scope.cause():
         return
     try:
         yield Pause(0.0)
     except asyncio.CancelledError as error:
-        if new and call.run.ended is None and call.scope.cause() != CANCEL:
-            yield from broken_off(call, attempt, error, begun=False)
+        if call.run.ended is None and call.scope.cause() != CANCEL:
+            yield from broken_off(call, attempt, error, begun=doubtful)
         raise
 
 
@@ -179,8 +180,8 @@ def failed(call: Call, body: Body, error: Exception, attempt: int) -> Life[BaseE
 def _fails_with(call: Call, error: rec.Json, attempt: int, usage: Sequence[rec.Json] = ()) -> Life[BaseException]:
     record = rec.StepFailed(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, effect=call.spec.effect,
-        error=error, attempt=attempt, started_us=call.started_at_us, usage=list(usage), called=call.home.count,
-        **call.kept_arguments(),
+        error=error, attempt=attempt, started_us=call.started_at_us, usage=list(usage),
+        **call.called_so_far(), **call.kept_arguments(),
     )  # fmt: skip
     yield Turn((yield Commit(with_changes(call, record))))
     return raised_again(call, record)

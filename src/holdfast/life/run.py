@@ -102,6 +102,8 @@ class Scope(Place):
         self.stream: random.Random | None = None
         self.task = here()
         run.scopes.append(self)
+        if parent is not None and parent.lost:
+            self.lost = parent.lost  # what a branch that has lost begins is as lost
 
     def reserve(self) -> str:
         """The id of the next step of this scope."""
@@ -317,7 +319,9 @@ class Run:
 
     def _look_back(self) -> None:
         """What is recorded, and the order in which it is given back."""
-        self.turnstile = Turnstile(self.journal.outcomes(), alone=self._alone, boundary=self._boundary)
+        self.turnstile = Turnstile(
+            self.journal.outcomes(), alone=self._alone, boundary=self._boundary, resumed=self.journal.resumed
+        )
         self.recorded = {step_id for step_id, history in self.journal.histories.items() if history.name}
         self.traces = {step_id for step_id, history in self.journal.histories.items() if history.lost}
 
@@ -347,6 +351,7 @@ class Run:
     def unwind(self, outcome: Unwinding) -> None:
         """Take everything down that waits; the main line too, if it waits for something that will not come any more."""
         self.ended = self.ended or outcome
+        self.turnstile.open()
         for waiter in list(self.waiters):
             waiter.wake(outcome)
         root = self.root
@@ -356,6 +361,7 @@ class Run:
 
     def _unwind_root(self, root: asyncio.Task[object]) -> None:
         """Cancel the main line when nothing that still runs could wake it; a body under way may come to its end."""
+        self.turnstile.go_on()
         if self.in_progress:
             root.get_loop().call_later(UNWIND_S, self._unwind_root, root)
         else:

@@ -85,7 +85,7 @@ def _decided(call: Call, history: History | None) -> Decision:
 def _let_in(call: Call, history: History | None) -> Life[None]:
     """Through the door, and on only if no cancellation is under way."""
     yield from pass_the_door(call)
-    yield from last_moment(call, 0, new=history is None)
+    yield from last_moment(call, history.attempts if history else 0, doubtful=history is not None and history.may_have_happened())
 
 
 def _executed(call: Call, attempt: int) -> Life[Any]:

@@ -45,9 +45,8 @@ STEP_KINDS = (
 _row: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
 
 
-def _called_after(step_id: str, failed: str, called: int) -> bool:
-    """Whether a step belongs to the line of execution of one that failed, and was called after the first `called` of it."""
-    line = failed.partition(":")[0].split(".")[:-1]
+def _called_after(step_id: str, line: Sequence[str], called: int) -> bool:
+    """Whether a step belongs to a line of execution, and was called after the first `called` of it."""
     path = step_id.partition(":")[0].split(".")
     return len(path) > len(line) and path[: len(line)] == line and path[len(line)].isdigit() and int(path[len(line)]) > called
 
@@ -93,8 +92,8 @@ class Journal:
     __slots__ = (
         "_held_bytes", "_held_refs", "_unsettled", "asks", "began", "behind", "broken", "ceilings", "claims", "continued", "forked",
         "gate", "generation", "groups", "head", "held", "histories", "keeps", "ledger", "lent", "looks", "milestone", "models", "partials",
-        "pending", "prints", "silences", "started", "states", "superseded", "taken", "times", "turned", "undoing", "unread", "verdict",
-        "waits",
+        "pending", "prints", "resumed", "silences", "started", "states", "superseded", "taken", "times", "turned", "undoing", "unread",
+        "verdict", "waits",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
@@ -104,6 +103,7 @@ class Journal:
         self._unsettled: dict[str, History] = {}
         self.superseded: list[tuple[str, History]] = []
         self.behind: dict[str, Behind] = {}
+        self.resumed: list[int] = []  # where failures were gone behind
         self.turned: rec.StepEdited | rec.StateEdited | rec.RunForked | None = None
         self.forked: rec.RunForked | None = None
         self.unread: dict[str, Unread] = {}
@@ -289,7 +289,7 @@ class Journal:
                     self.silences.append((row.epoch, row.at_us))
                 if record.budget:
                     self._settle_budget("the code", "it allows something else now")
-                self._go_behind(record.cleared)
+                self._go_behind(record.cleared, row.seq)
             case _ if isinstance(record, VERDICTS):
                 self.verdict = record
                 self._index_verdict(record)
@@ -339,8 +339,9 @@ class Journal:
             for ask_id in self.asks.keys() & set(record.steps):
                 self.asks[ask_id].told = True
 
-    def _go_behind(self, cleared: Sequence[str]) -> None:
+    def _go_behind(self, cleared: Sequence[str], seq: int) -> None:
         """Decide anew what had ended the run: failed steps, and what a person had said no to."""
+        self.resumed += [seq] if cleared else []
         for step_id in cleared:
             history = self.histories.get(step_id)
             if history is not None and isinstance(history.outcome, rec.StepFailed):
@@ -354,14 +355,18 @@ class Journal:
     def _retire(self, step_id: str, failure: rec.StepFailed) -> dict[str, History]:
         """Forget the safe steps that were called in answer to a failure: once it is gone, the code takes another path.
 
-        Where one of them was an effect, nothing is forgotten: what it did in answer to the failure is for a person to weigh.
+        A failure in a branch is answered in the branch, and then in the line of execution that the branch is of. Where one of those steps
+        was an effect or a run, nothing is forgotten from there on: what it did in answer to the failure is for a person to weigh.
         """
-        if not failure.called:
-            return {}
-        later = [found for found in self.histories if _called_after(found, step_id, failure.called)]
-        if any(self.histories[found].effect for found in later):
-            return {}
-        return {found: self.histories.pop(found) for found in later}
+        forgotten: dict[str, History] = {}
+        line = step_id.partition(":")[0].split(".")[:-1]
+        for called in (failure.called, *failure.above) if failure.called else ():
+            later = [found for found in self.histories if _called_after(found, line, called)]
+            if any(self.histories[found].effect or self.histories[found].child for found in later):
+                break
+            forgotten |= {found: self.histories.pop(found) for found in later}
+            line = line[:-2]  # without the branch, and the group that it is of
+        return forgotten
 
     def retrace(self) -> bool:
         """Back to the path that was taken, which is the one to undo: failures hold again that nothing has been decided of since.

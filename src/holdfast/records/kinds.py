@@ -277,7 +277,8 @@ class StepDone(Record):
 class StepFailed(Record):
     """A step failed for good; `doubt`, with the `reason`, where it is not known whether the effect happened.
 
-    `called` is how many steps its scope had called by then: what has a higher number was called in answer to the failure.
+    `called` is how many steps its scope had called by then: what has a higher number was called in answer to the failure. `above` are the
+    same of the scopes that its scope is a branch of, the nearest first.
     """
 
     kind = "step.failed"
@@ -292,6 +293,7 @@ class StepFailed(Record):
     doubt: bool = False
     reason: str = ""
     called: int = 0
+    above: list[int] = field(default_factory=list)
 
 
 @fact(kw_only=True)

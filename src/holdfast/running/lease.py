@@ -256,7 +256,9 @@ def _read(letter: Letter) -> rec.Json | None:
 def _ask_to_end(run: Run, body: rec.Json, letter: Letter) -> None:
     """The run is to be cancelled; where it is to be undone, not before it has been replayed to its live edge and knows what it did."""
     undo, by, reason = bool(body.get("undo")), body["by"], body.get("reason", "")
-    if undo and run.journal.undoing is not None:
+    undoing, parent = run.journal.undoing, run.started.parent.get("run", "")
+    had_dropped = undoing is not None and by == undoing.by == f"run {parent}"  # before it was undone itself, and its child with it
+    if undoing is not None and (undo or had_dropped):
         run.stale.append(letter.letter_id)  # the run goes on with that undo anyway, and may park at a doubt in it
         return
     run.taking.append(letter.letter_id)

@@ -8,16 +8,17 @@ replay cancels at the same place.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
 from holdfast.errors import Misuse, ReplayMismatch, Unwinding, WrongMode
 from holdfast.life.calls import Spec
-from holdfast.life.commands import Commit, Life, Turn
+from holdfast.life.commands import Commit, Hang, Life, Turn
 from holdfast.life.drive import drive_async
 from holdfast.life.run import Group, Run, Scope, place
 from holdfast.records import kinds as rec
@@ -86,9 +87,10 @@ def gather(
 def gather(*branches: Awaitable[T], errors: Literal["return"]) -> Coroutine[Any, Any, tuple[T | Exception, ...]]: ...
 def gather(*branches: Awaitable[Any], errors: Errors = "raise") -> Coroutine[Any, Any, tuple[Any, ...]]:
     """Wait for all branches; give their results in order, or raise the error of the lowest."""
-    scope = async_scope("gather")
-    _refuse_results("gather", branches)
-    step_id = reserved_group(scope, "gather")
+    with _closed_where_refused(branches):
+        scope = async_scope("gather")
+        _refuse_results("gather", branches)
+        step_id = reserved_group(scope, "gather")
     return _gathered(scope, step_id, [partial(_awaited, branch) for branch in branches], len(branches), errors)
 
 
@@ -125,11 +127,24 @@ def first(a: Awaitable[A], b: Awaitable[B], c: Awaitable[C], /) -> Coroutine[Any
 def first(*branches: Awaitable[T]) -> Coroutine[Any, Any, T]: ...
 def first(*branches: Awaitable[Any]) -> Coroutine[Any, Any, Any]:
     """The result of the branch that finishes first; the winner is recorded, the others are cancelled."""
-    scope = async_scope("first")
+    with _closed_where_refused(branches):
+        scope = async_scope("first")
+        _refuse_results("first", branches)
     if not branches:
         raise Misuse("hf.first needs at least one branch")
-    _refuse_results("first", branches)
     return _raced(scope, scope.reserve(), branches)
+
+
+@contextlib.contextmanager
+def _closed_where_refused(branches: Iterable[Awaitable[Any]]) -> Iterator[None]:
+    """Where no branch can begin, as in a run that is taken down, those given are closed: Python would say that they were never awaited."""
+    try:
+        yield
+    except BaseException:
+        for branch in branches:
+            if inspect.iscoroutine(branch):
+                branch.close()
+        raise
 
 
 class Quit(Unwinding):
@@ -260,7 +275,7 @@ async def _decided(scope: Scope, step_id: str, tasks: Sequence[asyncio.Task[Any]
     run = scope.run
     try:
         winner = await _winner(tasks, won)
-        await drive_async(record_winner(step_id, winner, seq), run, scope)
+        await drive_async(record_winner(scope, step_id, winner, seq), run, scope)
         lose(run, step_id, winner)
         for task in tasks:
             if task is not tasks[winner]:
@@ -309,8 +324,11 @@ def lose(run: Run, step_id: str, winner: int) -> None:
     run.recorded -= {found for found in run.recorded if found.startswith(f"{step_id}.") and not found.startswith(kept)}
 
 
-def record_winner(step_id: str, winner: int, seq: int) -> Life[None]:
+def record_winner(scope: Scope, step_id: str, winner: int, seq: int) -> Life[None]:
+    """Who came first; a race that is cancelled before that was recorded, as the journal says of what is around it, comes to no end."""
     if not seq:
+        if scope.to_be_cancelled() or (scope.run.blocking and scope.lost):
+            yield Hang()
         record = rec.StepDone(step_id=step_id, name=RACE, fingerprint="", value=str(winner).encode())
         seq = yield Commit([record])
     yield Turn(seq)

@@ -107,7 +107,7 @@ def first(*branches: Callable[[], Any]) -> Any:
 
 
 class _Race:
-    """Who comes first among threads: decided and recorded under a lock, before anybody is told."""
+    """Who comes first among threads: decided under a lock, and recorded before those who are at work are told."""
 
     def __init__(self, scope: Scope, step_id: str) -> None:
         self.scope, self.step_id = scope, step_id
@@ -128,8 +128,9 @@ class _Race:
             if self._over or self.recorded not in (None, index):
                 return
             self._over, self.winner = True, index
-            drive_blocking(record_winner(self.step_id, index, self.seq), self.scope.run, branch)
-            lose(self.scope.run, self.step_id, index)
+        # without the lock: on replay a branch that has yet to enter may have its turn before this
+        drive_blocking(record_winner(branch, self.step_id, index, self.seq), self.scope.run, branch)
+        lose(self.scope.run, self.step_id, index)
 
 
 def _bound(fn: Callable[[Any], Any], item: Any) -> Callable[[], Any]:
