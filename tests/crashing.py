@@ -90,3 +90,13 @@ def crashing(action: Callable[[], object]) -> None:
     except Crash:
         return
     raise AssertionError("it did not crash")
+
+
+class AnHourLater(SystemClock):
+    def now_us(self) -> int:
+        return super().now_us() + 3_600_000_000
+
+
+def an_hour_later(store: MemoryStore, agent: Any) -> Any:
+    with hf.Holdfast(store, lease=LEASE_S, clock=AnHourLater()) as app:
+        return app.run(agent, run_id="r", wait=False)

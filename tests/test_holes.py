@@ -419,7 +419,7 @@ def test_a_call_that_only_has_the_id_or_the_arguments_of_one_under_another_reply
 
 def test_without_the_search_for_moved_calls_the_effect_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     store, paid, agent = moved_call()
-    monkeypatch.setattr("holdfast.life.steps._refuse_moved", lambda call, history: None)
+    monkeypatch.setattr("holdfast.life.steps._refuse_moved", lambda call: None)
     with contextlib.suppress(ReplayMismatch):
         play(store, agent)
     assert paid == [1, 1]
