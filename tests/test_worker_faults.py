@@ -9,9 +9,9 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import Any
 
 import pytest
@@ -260,11 +260,18 @@ def test_a_worker_whose_program_cancels_everything_releases_its_runs() -> None:
         assert standing(app) == {"run": "queued"}
 
 
+@pytest.fixture
+def hears_ctrl_c() -> Iterator[None]:
+    """As in a program that was started at a terminal: a shell's background job ignores Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_that_meets_the_code_of_a_run_ends_the_program_and_releases_the_run() -> None:
     """Without asyncio.run, which handles Ctrl-C itself: Python raises it wherever its main thread is."""
-    loop = asyncio.new_event_loop()
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    with Holdfast(MemoryStore()) as app:
+    with Holdfast(MemoryStore()) as app, closing(asyncio.new_event_loop()) as loop:
         app.submit(of_its_own, "KeyboardInterrupt", run_id="run")
         working = loop.create_task(app.work([of_its_own]))
         with pytest.raises(KeyboardInterrupt):
@@ -274,7 +281,6 @@ def test_ctrl_c_that_meets_the_code_of_a_run_ends_the_program_and_releases_the_r
         with pytest.raises(asyncio.CancelledError):
             loop.run_until_complete(working)
         loop.run_until_complete(loop.shutdown_default_executor())
-    loop.close()
     assert entered == {"KeyboardInterrupt": 1}
 
 

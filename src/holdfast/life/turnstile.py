@@ -15,7 +15,6 @@ changed shows as a mismatch soon after.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
 import logging
 import threading
@@ -131,9 +130,10 @@ class Turnstile:
         return min((seq for seq in waiting if any(ahead < resumed < seq for resumed in self._resumed)), default=None)
 
     def _release_recorded(self, seq: int) -> None:
-        if self._recorded and self._recorded[0] <= seq:
-            with contextlib.suppress(ValueError):
-                self._recorded.remove(seq)
+        if self._recorded and self._recorded[0] == seq:
+            self._recorded.popleft()
+        elif seq in self._recorded:  # it was done anew, or the run is taken down
+            self._recorded.remove(seq)
         self._released += 1
         self._boundary(seq)
 
