@@ -27,8 +27,8 @@ from agents_for_tests.refunds import (
     undone,
 )  # fmt: skip
 from agents_for_tests.sites import eventually
-from crashing import lines, loaded, play, status
-from holdfast.errors import UndoFailed
+from crashing import dies_at, lines, loaded, play, status
+from holdfast.errors import StoreFailed, UndoFailed
 from holdfast.running.ordering import ordered
 from holdfast.running.runner import attend_async
 from holdfast.stores.memory import MemoryStore
@@ -70,6 +70,27 @@ def test_it_stops_at_a_doubt_and_undoes_what_landed() -> None:
     resolve(store, "2", landed="found")
     assert closed(store, doubtful) == "3 effects undone"
     assert DONE[2:] == ["refund r-c c 5", "refund found b 5", "refund r-a a 5"]
+
+
+def test_a_doubt_that_no_life_has_looked_at_is_put_before_a_person_where_the_run_is_undone() -> None:
+    """Otherwise the effect would settle it as it declares, when the run comes to it; an undo begins nothing any more."""
+    store = dies_at("step.done", "2")
+
+    @hf.agent
+    async def cut_off() -> None:
+        await pay("a")
+        await pay("b")
+
+    with pytest.raises(StoreFailed):
+        play(store, cut_off)
+    store.mend()
+    cancel(store)
+    with pytest.raises(hf.RunWaiting, match=r"did pay\(what=\"b\"\) at step 2 happen"):
+        play(store, cut_off)
+    with hf.Holdfast(store) as app:
+        assert [(item.kind, item.step_id) for item in app.inbox()] == [("doubt", "2")]
+    resolve(store, "2", not_landed=True)
+    assert closed(store, cut_off) == "1 effect undone"
 
 
 def test_what_did_not_land_is_passed_over() -> None:

@@ -48,13 +48,10 @@ def besides(engine: Engine, journal: Journal, fleet: Fleet) -> list[str]:
 
 
 def doubts_of(engine: Engine, journal: Journal) -> list[tuple[str, History]]:
-    """Doubts that wait for a person: all those of a run that nobody goes on with, and those that whoever executes it asks about, or did.
-
-    A run that waits for something else has perhaps not come to a doubt yet; it settles that by itself when it goes on, or asks.
-    """
+    """Doubts that wait for a person: all those of a run that nobody goes on with, and those that whoever executes it asks about, or did."""
     match journal.head.status if journal.head.status != "running" or lives(engine, journal.head) else STOPPED:
         case "waiting":
-            return [(step_id, found) for step_id, found in journal.open_doubts(ended=True) if not found.unseen()]
+            return journal.doubts_to_tell(waits_first=bool(journal.open_asks() or journal.waits or journal.open_children()))
         case "paused" | "failed" | "blocked" | "cancelled" | "stopped":
             return journal.open_doubts(ended=True)
         case "running" | "queued" as status:

@@ -297,7 +297,7 @@ def _waiting(run: Run) -> Life[Exception]:
     if run.telling or not (doubts or asks or begun or parked) or any(run.has_mail_for(wait.what) for wait in begun.values()):
         yield _left(run, rec.RunReleased(reason="woken while it parked"))
         return RunWaiting(run.id, "for nothing any more", False)
-    seen = [(step_id, history) for step_id, history in doubts if not history.unseen()]
+    seen = run.journal.doubts_to_tell(waits_first=bool(asks or begun or parked))
     told = [_did_it_happen(step_id, history) for step_id, history in seen]
     told += [question.opened.question for _, question in asks]
     told += [_wait_told(wait) for wait in begun.values()]
