@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from crashing import Crash, an_hour_later, crashing, lines, play
+import holdfast.sync as hfs
+from crashing import Crash, an_hour_later, crashing, dies_at, lines, play
+from holdfast.errors import StoreFailed
 from holdfast.life.run import place
 from holdfast.records.journal import Journal
 from holdfast.store import Append, Stale
@@ -236,3 +238,30 @@ def test_effect_cancelled_by_a_time_out_is_a_doubt() -> None:
         app.resolve("r", "2", landed=1)
     assert play(store, agent) == "late"
     assert paid == [1]
+
+
+def test_a_doubt_that_the_time_was_over_for_is_put_before_a_person_when_the_run_has_nothing_else_to_do() -> None:
+    store = dies_at("step.done", "2")
+
+    @hf.effect(in_doubt="resend")
+    def pay() -> None:
+        pass
+
+    @hf.agent
+    def agent() -> str:
+        try:
+            with hfs.timeout("1m"):
+                pay()
+        except TimeoutError:
+            return "late"
+        return "paid"
+
+    with pytest.raises(StoreFailed):
+        play(store, agent)
+    store.mend()
+    with pytest.raises(hf.RunWaiting, match=r"did pay\(\) at step 2 happen"):
+        an_hour_later(store, agent)
+    with hf.Holdfast(store) as app:
+        assert [(item.kind, item.step_id) for item in app.inbox()] == [("doubt", "2")]
+        app.resolve("r", "2", not_landed=True)
+    assert an_hour_later(store, agent) == "late"

@@ -9,7 +9,7 @@ from holdfast.operating.holding import Fleet
 from holdfast.records.journal import Journal
 from holdfast.records.replay import History, Question
 from holdfast.running.engine import Engine
-from holdfast.running.letters import matters
+from holdfast.running.letters import awaited, matters
 from holdfast.store import Head, Letter
 
 STOPPED = "stopped"
@@ -48,10 +48,14 @@ def besides(engine: Engine, journal: Journal, fleet: Fleet) -> list[str]:
 
 
 def doubts_of(engine: Engine, journal: Journal) -> list[tuple[str, History]]:
-    """Doubts that wait for a person: all those of a run that nobody goes on with, and those that whoever executes it asks about, or did."""
+    """Doubts that wait for a person: all those of a run that nobody goes on with, and those that whoever executes it asks about, or did.
+
+    One that a waiting run has yet to come to is not told: the run does as the effect declares then, or asks.
+    """
     match journal.head.status if journal.head.status != "running" or lives(engine, journal.head) else STOPPED:
         case "waiting":
-            return journal.doubts_to_tell(waits_first=bool(journal.open_asks() or journal.waits or journal.open_children()))
+            told = awaited(journal)
+            return [(step_id, found) for step_id, found in journal.open_doubts(ended=True) if step_id in told or not found.unseen()]
         case "paused" | "failed" | "blocked" | "cancelled" | "stopped":
             return journal.open_doubts(ended=True)
         case "running" | "queued" as status:

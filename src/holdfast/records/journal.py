@@ -259,17 +259,6 @@ class Journal:
         epoch = self.head.epoch + 1 if ended else self.head.epoch
         return [(step_id, history) for step_id, history in list(self._unsettled.items()) if history.open_doubt(epoch)]
 
-    def doubts_to_tell(self, *, waits_first: bool) -> list[tuple[str, History]]:
-        """The doubts of a run that waits which a person can settle now.
-
-        One that no life has looked at is settled as its effect declares when the run comes to it; not before what it `waits_first` for,
-        and never where it is undone, since nothing begins there any more.
-        """
-        found = self.open_doubts(ended=True)
-        if self.undoing is not None or not waits_first:
-            return found
-        return [(step_id, history) for step_id, history in found if not history.unseen()]
-
     def spoken(self, step_id: str) -> bool:
         """Whether a person has said what was to be said about `step_id`."""
         question, history = self.asks.get(step_id), self.histories.get(step_id)

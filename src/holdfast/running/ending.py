@@ -297,8 +297,9 @@ def _waiting(run: Run) -> Life[Exception]:
     if run.telling or not (doubts or asks or begun or parked) or any(run.has_mail_for(wait.what) for wait in begun.values()):
         yield _left(run, rec.RunReleased(reason="woken while it parked"))
         return RunWaiting(run.id, "for nothing any more", False)
-    seen = run.journal.doubts_to_tell(waits_first=bool(asks or begun or parked))
-    told = [_did_it_happen(step_id, history) for step_id, history in seen]
+    comes_to_them = run.journal.undoing is None and bool(asks or begun or parked)
+    doubts = [(step_id, history) for step_id, history in doubts if not (comes_to_them and history.unseen())]
+    told = [_did_it_happen(step_id, history) for step_id, history in doubts]
     told += [question.opened.question for _, question in asks]
     told += [_wait_told(wait) for wait in begun.values()]
     told += [f"child {RunWaiting(child.run_id, child.told, False).told()}" for child in parked]
@@ -307,7 +308,7 @@ def _waiting(run: Run) -> Life[Exception]:
     reach("park.before")
     yield _left(run, *closed, rec.RunWaiting(waits="; ".join(told), steps=steps, wake_us=run.wakes_us))
     reach("park.after")
-    return RunWaiting(run.id, "; ".join(told), bool(seen or asks or any(child.asks for child in parked)))
+    return RunWaiting(run.id, "; ".join(told), bool(doubts or asks or any(child.asks for child in parked)))
 
 
 def _wait_told(wait: rec.WaitBegun) -> str:

@@ -55,12 +55,12 @@ def moved_children(store: Store, journal: Journal) -> list[Head]:
 
 def awaited_children(journal: Journal) -> list[str]:
     """The child runs that a waiting run waits for: none of a path that was given up, or whose outcome it has."""
-    return [journal.histories[step_id].child for step_id in _awaited(journal) if step_id in journal.histories]
+    return [journal.histories[step_id].child for step_id in awaited(journal) if step_id in journal.histories]
 
 
 def awaited_messages(journal: Journal) -> list[str]:
     """The names of the messages that a waiting run waits for."""
-    waits = [wait.what for step_id, wait in journal.waits.items() if step_id in _awaited(journal)]
+    waits = [wait.what for step_id, wait in journal.waits.items() if step_id in awaited(journal)]
     return [what.removeprefix(MESSAGE) for what in dict.fromkeys(waits) if what.startswith(MESSAGE)]
 
 
@@ -78,7 +78,8 @@ def tell_parent(store: Store, clock: Clock, journal: Journal, *, by: str = "") -
         store.post(parent, CHILD, body, clock.now_us())
 
 
-def _awaited(journal: Journal) -> list[str]:
+def awaited(journal: Journal) -> list[str]:
+    """The steps, questions and times that a waiting run waits for, as it noted when it parked."""
     return journal.verdict.steps if isinstance(journal.verdict, rec.RunWaiting) else []
 
 
