@@ -25,7 +25,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from holdfast.codec.fingerprint import encode_arguments, fingerprint
+from holdfast.codec.fingerprint import args_match, encode_arguments, fingerprint, identity
 from holdfast.codec.values import same
 from holdfast.errors import NotKept
 
@@ -239,3 +239,19 @@ def test_the_readable_form_never_fails() -> None:
         10**5000,
     ):
         json.loads(encode_arguments({"value": value}))
+
+
+IDENTIFIERS = st.text(min_size=1, max_size=4).filter(str.isidentifier)
+NAMES = st.sampled_from(["number", "straße", "true", "NaN", "null", "Infinity", "_"]) | IDENTIFIERS
+EDGES = st.sampled_from(["\x7f", "\x00", "\t", '"', "\\", "/", "é", "\u2028", "\ud800", "5", 2**63 - 1, 2**63, -(2**63), 10**5000, True, 1])
+
+
+@settings(max_examples=500)
+@given(arguments=st.dictionaries(NAMES, EDGES | SCALARS, max_size=2))
+def test_the_short_way_to_a_fingerprint_gives_the_same_one_and_arguments_that_match_their_digest(arguments: dict[str, object]) -> None:
+    found, text, args_sha = identity(arguments)
+    assert found == fingerprint(arguments)
+    if text is not None:
+        assert json.loads(text) == arguments
+        assert args_match(text, args_sha)
+        assert not args_match(text + b" ", args_sha)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import holdfast as hf
+import starting
 from crashing import Crash, crashing, lines, play
 from holdfast.records import kinds as rec
 from holdfast.records.journal import Journal
@@ -122,9 +122,7 @@ def spender(folder: Path, failpoint: str = "") -> str:
     here = Path(__file__).parent
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here.parent / "src"), str(here)])}
     command = [sys.executable, "-m", "agents_for_tests.spender", str(folder / "runs.db"), str(folder / "ledger")]
-    done = subprocess.run(
-        command, env={**env, "HOLDFAST_FAILPOINT": failpoint} if failpoint else env, capture_output=True, text=True, timeout=60, check=False
-    )
+    done = starting.run(command, env={**env, "HOLDFAST_FAILPOINT": failpoint} if failpoint else env, text=True, timeout=60)
     return "killed" if done.returncode == -signal.SIGKILL else done.stdout.strip() or done.stderr
 
 

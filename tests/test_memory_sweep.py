@@ -17,7 +17,7 @@ from agents_for_tests import sweep_agent
 from crashing import FailingStore, play
 from holdfast import InDoubt, RunWaiting
 from holdfast.errors import StoreError
-from holdfast.life import drive
+from holdfast.life import course, drive
 from holdfast.store import Append, Row, Stale
 from sweeping import KILLED, NEEDS_A_PERSON, RUN_ID, result_of
 from test_sweep import VARIANTS, Case, refuse_any
@@ -87,8 +87,8 @@ def test_a_store_that_is_lost_at_every_record(tmp_path: Path, expected: dict[str
 
 
 def test_an_engine_without_intents_is_found_out(tmp_path: Path, expected: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_commit_at_once", "_commit_async", "_commit_blocking"):
-        monkeypatch.setattr(drive, name, getattr(drive, name))  # so that it is put back
+    for room, name in ((course, "commit_at_once"), (drive, "_commit_async"), (drive, "_commit_blocking")):
+        monkeypatch.setattr(room, name, getattr(room, name))  # so that it is put back
     sweep_agent.break_intents()
     found = [lost_at(FailingStore(partial(is_at, seq)), tmp_path / str(seq), "async", expected) for seq in range(2, 14)]
     assert any("ran more or less than once" in line for wrong in found for line in wrong or ()), found

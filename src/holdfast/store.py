@@ -101,6 +101,8 @@ class Append(NamedTuple):
     """The blobs that its rows refer to, in a store that is a `Shelf`."""
     ceilings: Sequence[Ceiling] = ()
     """What must not be exceeded by it, in a store that is `Metered`: other runs that have an owner are counted."""
+    goes_on: bool = False
+    """The head stands as before but for its seq, digest and updated_us: a store need not write the rest of it."""
 
 
 class Stale(NamedTuple):

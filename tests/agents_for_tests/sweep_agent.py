@@ -23,7 +23,7 @@ import holdfast as hf
 import holdfast.sync
 from holdfast.app import app
 from holdfast.errors import StoreError
-from holdfast.life import drive
+from holdfast.life import course, drive
 from holdfast.records import kinds as rec
 from holdfast.stores.opening import open_store
 
@@ -245,7 +245,10 @@ def without_intents(records: Any) -> list[Any]:
 
 def break_intents() -> None:
     """Effects begin without a word to the disk."""
-    waiting, blocking = drive._commit_async, drive._commit_blocking
+    waiting, blocking, at_once = drive._commit_async, drive._commit_blocking, course.commit_at_once
+
+    def commit_at_once(run: Any, records: Any) -> int | None:
+        return at_once(run, kept) if (kept := without_intents(records)) else run.journal.head.seq
 
     async def commit_async(run: Any, records: Any, takes: Any = ()) -> int:
         return await waiting(run, kept, takes) if (kept := without_intents(records)) else run.journal.head.seq
@@ -253,7 +256,7 @@ def break_intents() -> None:
     def commit_blocking(run: Any, records: Any, takes: Any = ()) -> int:
         return blocking(run, kept, takes) if (kept := without_intents(records)) else run.journal.head.seq
 
-    drive._commit_at_once = lambda run, records: None
+    course.commit_at_once = commit_at_once
     drive._commit_async, drive._commit_blocking = commit_async, commit_blocking
 
 
@@ -267,7 +270,7 @@ def break_acks() -> None:
     async def post_async(run: Any, records: Any, takes: Any = ()) -> int:
         return post(run, records)
 
-    drive._commit_at_once = lambda run, records: None
+    course.commit_at_once = lambda run, records: None
     drive._commit_async, drive._commit_blocking = post_async, post
 
 

@@ -26,6 +26,7 @@ from typing import Any
 from uuid import UUID
 
 from pydantic import BaseModel
+from pydantic_core import to_json
 
 from holdfast._json import encoder
 from holdfast.codec.values import INT_BITS_LIMIT, equal
@@ -46,7 +47,7 @@ _AMBIGUOUS_KEY = re.compile(r'"(?:-?[0-9][0-9.e+-]*|true|false|null|NaN|-?Infini
 _SPECIAL = re.compile(r'"(?:\\u0000|(?:-?[0-9][0-9.e+-]*|true|false|null|NaN|-?Infinity)":)')
 """The same, or a sign that something has no word in JSON."""
 _FIRST_NAME = re.compile(r'\{"(\w+)":')
-_PLAIN = frozenset({int, bool, type(None)})
+_LONGEST = 1 << 63
 _WORDS = frozenset({"true", "false", "null", "NaN", "Infinity"})
 _EMPTY_MAKERS: tuple[object, ...] = (list, dict, set, tuple, frozenset, str, int, float, bool)
 _MISSING = object()
@@ -61,22 +62,28 @@ def fingerprint(arguments: Mapping[str, object]) -> str:
 def identity(arguments: dict[str, object]) -> tuple[str, bytes | None, str]:
     """The fingerprint, and the arguments as JSON for people where the canonical form happens to be that: one plain argument, as usual.
 
-    Large ones that are readable are such JSON too, and the last is what `args_sha` says of them: they are written and hashed only once.
+    Large ones that are readable are such JSON too. The last is what `args_sha` says of both: they are written and hashed only once.
     """
     if len(arguments) == 1:
         ((name, value),) = arguments.items()
-        if (type(value) in _PLAIN or (type(value) is str and value.isascii())) and name not in _WORDS:
-            try:
-                text = _fast(arguments).encode()
-            except ValueError:  # a number too large for JSON
-                return fingerprint(arguments), None, ""
-            return f"{VERSION}:{hashlib.sha256(b'j' + text).hexdigest()[:32]}", text, ""
+        if name.isascii() and name not in _WORDS and _is_plain(value):
+            text = to_json(arguments)  # here it writes what `_fast` does, and results are written by it as well
+            digest = hashlib.sha256(b"j" + text).hexdigest()
+            return f"{VERSION}:{digest[:32]}", text, f"j{digest}"
     form, canonical, readable = _written(dict(arguments))
     data, hashed = canonical.encode(), hashlib.sha256(form)
     hashed.update(data)
     digest = hashed.hexdigest()
     large = readable and len(data) > LARGE
     return f"{VERSION}:{digest[:32]}", data if large else None, f"j{digest}" if large else ""
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether every encoder writes this in the same way."""
+    kind = type(value)
+    if kind is str:
+        return bool(value.isascii() and value.isprintable())
+    return bool(-_LONGEST < value < _LONGEST) if kind is int else value is None or kind is bool
 
 
 def args_match(args: bytes, args_sha: str) -> bool:

@@ -51,7 +51,7 @@ class Arguments:
         """The arguments by name, however they were spelled; raises the TypeError that the function itself would."""
         if kwargs or not self._fewest <= len(args) <= self._most:
             return self._bound_by_name(args, kwargs)
-        given = dict(zip(self._positional, args, strict=False))
+        given = {self._positional[0]: args[0]} if len(args) == 1 else dict(zip(self._positional, args, strict=False))
         return given if self._tells_all else self._told(given)
 
     def value_of(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:

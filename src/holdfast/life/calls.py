@@ -14,12 +14,13 @@ from holdfast.codec.fingerprint import as_called, encode_arguments, identity
 from holdfast.codec.signature import Arguments, return_annotation
 from holdfast.codec.values import ValueCodec, codec_for
 from holdfast.errors import NotKept
+from holdfast.life.doubt import Together
 from holdfast.life.run import Scope
 from holdfast.retry import Retry
 
 if TYPE_CHECKING:
     from holdfast.life.commands import Came, Life
-    from holdfast.life.doubt import Action, Together
+    from holdfast.life.doubt import Action
     from holdfast.records.replay import History
 
 SHOWN = 200
@@ -37,8 +38,8 @@ class Spec:
     """What was declared of a step: its function and its options."""
 
     __slots__ = (
-        "_codec", "approve", "arguments", "breaker", "call_id", "effect", "errors", "fn", "ignore", "in_doubt", "is_async", "key", "name",
-        "raises", "retry", "returns", "timeout_s", "undo", "uses", "wait",
+        "approve", "arguments", "breaker", "call_id", "effect", "errors", "fn", "ignore", "in_doubt", "is_async", "kept_by", "key", "name",
+        "raises", "retry", "returns", "timeout_s", "undo", "uses", "usual", "wait",
     )  # fmt: skip
 
     def __init__(
@@ -67,18 +68,19 @@ class Spec:
         self.approve, self.undo, self.breaker, self.wait = approve, undo, breaker, wait
         self.retry, self.timeout_s, self.raises, self.errors = retry, timeout_s, raises, errors
         self.call_id, self.returns, self.ignore, self.uses = call_id, returns, ignore, uses
+        self.usual = not isinstance(in_doubt, Together) and not any((approve, undo, breaker, wait, call_id, uses))
         self.arguments = Arguments(fn, ignore)
-        self._codec: ValueCodec | None = None
+        self.kept_by: ValueCodec | None = None
 
     def codec(self) -> ValueCodec:
         """How results are kept; built once, before the first intent."""
-        if self._codec is None:
+        if self.kept_by is None:
             annotation = return_annotation(self.fn) if self.returns is None else self.returns
             try:
-                self._codec = codec_for(annotation, f"the result of {'effect' if self.effect else 'step'} {self.name!r}")
+                self.kept_by = codec_for(annotation, f"the result of {'effect' if self.effect else 'step'} {self.name!r}")
             except NotKept as error:
                 raise NotKept(error.what, f"{error.reason}; nothing was executed by this call", error.remedy) from error
-        return self._codec
+        return self.kept_by
 
 
 class Call:

@@ -101,13 +101,27 @@ class Committer:
         """Write in place if nothing else waits and every lock is free at once; otherwise None, with nothing written."""
         if self._queue or not self.store.inline or not self._lock.acquire(blocking=False):
             return None
-        journal.begin_write()
+        holds = journal.holds
+        if holds:
+            journal.begin_write()
         try:
-            return self._write_alone(journal, records)
-        except StoreBusy:
-            return None
+            append = journal.seal(records, at_us=self.clock.now_us())
+            try:
+                (stale,) = self.store.append((append,), wait=False)
+            except StoreBusy:
+                return None  # everything is as it was
+            except BaseException as error:
+                journal.broken = Stopped(error if isinstance(error, StoreError) else _collapsed(self.store, error))
+                if not isinstance(error, Exception):
+                    raise  # an interruption stays what it is; what was written is found out by whoever loads the run
+                raise journal.broken from error
+            if stale is not None:
+                raise journal.refused(_swept(self.store, stale), stale.full)
+            journal.stored(append, records)
+            return append.head.seq
         finally:
-            journal.end_write()
+            if holds:
+                journal.end_write()
             self._lock.release()
 
     async def commit_async(self, journal: Journal, records: Sequence[rec.Record], takes: Sequence[int] = ()) -> int:
@@ -188,23 +202,6 @@ class Committer:
                     self._flush()
             if self._closing:
                 return
-
-    def _write_alone(self, journal: Journal, records: Sequence[rec.Record]) -> int:
-        """One append by itself; StoreBusy leaves everything as it was."""
-        append = journal.seal(records, at_us=self.clock.now_us())
-        try:
-            (stale,) = self.store.append((append,), wait=False)
-        except StoreBusy:
-            raise
-        except BaseException as error:
-            journal.broken = Stopped(error if isinstance(error, StoreError) else _collapsed(self.store, error))
-            if not isinstance(error, Exception):
-                raise  # an interruption stays what it is; what was written is found out by whoever loads the run
-            raise journal.broken from error
-        if stale is not None:
-            raise journal.refused(_swept(self.store, stale), stale.full)
-        journal.stored(append, records)
-        return append.head.seq
 
     def _flush(self) -> None:
         """Take what waits, write it in one transaction, and tell everybody; the lock is held."""

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import CoroutineType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
-from holdfast.errors import BranchLost, LeaseLost, NotKept, Parked, Unwinding
+from holdfast.errors import BranchLost, NotKept, Parked, Unwinding
+from holdfast.life import course
+from holdfast.life.calls import Call
 from holdfast.life.commands import Commit, Hang, Invoke, Life, Pause, Settle, Turn, WaitForPerson
 from holdfast.life.commit import Ticket
-from holdfast.life.run import Run, Scope, place
+from holdfast.life.course import begin, end, note, strayed
+from holdfast.life.run import Body, Run, Scope, place
 from holdfast.life.staying import LOOK_S
+from holdfast.life.steps import life
 from holdfast.life.waiters import Waiter
 from holdfast.records import kinds as rec
 from holdfast.store import Transaction
 
 T = TypeVar("T")
+Task: TypeAlias = asyncio.Task[Any] | None
 
 FROM_WITHIN = "the body was cancelled from within: something it awaited had been cancelled"
 
@@ -25,7 +30,7 @@ FROM_WITHIN = "the body was cancelled from within: something it awaited had been
 class Witness(Protocol):
     """Whoever tests agents: sees every body begin and end, and lets pauses pass in a time of its own."""
 
-    def body(self, command: Invoke) -> Callable[..., Any]:
+    def body(self, body: Body, fn: Callable[..., Any]) -> Callable[..., Any]:
         """What is called in place of the function."""
 
     def pause_s(self, run: Run, seconds: float) -> float:
@@ -36,36 +41,70 @@ witness: Witness | None = None
 """In ordinary life nobody: each body costs one look at this variable."""
 
 
+async def step_async(call: Call) -> Any:
+    """A whole step on the event loop: its usual course, and its life where that is left."""
+    run, spec, where = call.run, call.spec, place.get()
+    scope = call.scope = where if isinstance(where, Scope) else call.scope
+    run.unawaited.pop(call.step_id, None)
+    try:
+        _enter(run, scope)
+        task = asyncio.current_task()
+        try:
+            begun = begin(call) if scope.task is task else life(call)
+            if not isinstance(begun, Body):
+                return await _carried_async(begun, run, scope, task)
+            try:
+                result = await _invoke_async(begun, spec.fn, call.args, call.kwargs, timeout_s=spec.timeout_s, task=task)
+            except BaseException as error:  # noqa: BLE001 (everything goes into the life, which decides)
+                note(run, error)
+                left = strayed(call, begun, error)
+            else:
+                result, rest = end(call, begun, result)
+                if rest is None:
+                    return result
+                left = rest
+            return await _carried_async(left, run, scope, task)
+        finally:
+            _leave(run, scope)
+            run.effects.discard(call.step_id)
+            if run.waiters:
+                run.park_soon()
+    finally:
+        run.calls -= 1
+
+
+def step_blocking(call: Call) -> Any:
+    """The same in this thread."""
+    run, spec, scope = call.run, call.spec, call.scope
+    _enter(run, scope)
+    run.turnstile.come_back(scope)
+    try:
+        begun = begin(call)
+        if not isinstance(begun, Body):
+            return _carried_blocking(begun, run, scope)
+        try:
+            result = _invoke_blocking(begun, spec.fn, call.args, call.kwargs)
+        except BaseException as error:  # noqa: BLE001 (everything goes into the life, which decides)
+            note(run, error)
+            left = strayed(call, begun, error)
+        else:
+            result, rest = end(call, begun, result)
+            if rest is None:
+                return result
+            left = rest
+        return _carried_blocking(left, run, scope)
+    finally:
+        _leave(run, scope)
+        run.effects.discard(call.step_id)
+        if run.blocking and run.waiters:
+            run.park_soon()
+
+
 async def drive_async(life: Life[T], run: Run, scope: Scope) -> T:
     """Carry out a life on the event loop."""
     _enter(run, scope)
-    task = asyncio.current_task()
     try:
-        command = next(life)
-        while True:
-            answer: Any = None
-            due = 0
-            try:
-                match command:
-                    case Invoke():
-                        answer = await _invoke_async(command, task)
-                    case Settle(records):
-                        due = _settle_now(run, command) or await _commit_async(run, records)
-                    case Commit(records, takes):
-                        answer = (None if takes else _commit_at_once(run, records)) or await _commit_async(run, records, takes)
-                    case Turn(seq):
-                        due = seq
-                    case _:
-                        answer = await _wait_async(run, scope, command)
-                if due and not (scope.task is task and run.turnstile.at_once(due)):
-                    await run.turnstile.turn(due)
-            except BaseException as error:  # noqa: BLE001 (everything goes into the life, which decides)
-                _note(run, error)
-                command = life.throw(error)
-            else:
-                command = life.send(answer)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
+        return await _carried_async(life, run, scope, asyncio.current_task())
     finally:
         _leave(run, scope)
         run.park_soon()
@@ -76,33 +115,67 @@ def drive_blocking(life: Life[T], run: Run, scope: Scope) -> T:
     _enter(run, scope)
     run.turnstile.come_back(scope)
     try:
+        return _carried_blocking(life, run, scope)
+    finally:
+        _leave(run, scope)
+        if run.blocking:
+            run.park_soon()
+
+
+async def _carried_async(life: Life[T], run: Run, scope: Scope, task: Task) -> T:
+    try:
         command = next(life)
         while True:
             answer: Any = None
+            due = 0
             try:
                 match command:
-                    case Invoke():
-                        answer = _invoke_blocking(command)
+                    case Invoke(body, fn, args, kwargs, timeout_s):
+                        answer = await _invoke_async(body, fn, args, kwargs, timeout_s=timeout_s, task=task)
                     case Settle(records):
-                        due = _settle_now(run, command) or _commit_blocking(run, records)
-                        _turn_blocking(run, scope, due)
+                        due = _settle_now(run, command) or await _commit_async(run, records)
                     case Commit(records, takes):
-                        answer = (None if takes else _commit_at_once(run, records)) or _commit_blocking(run, records, takes)
+                        answer = (None if takes else course.commit_at_once(run, records)) or await _commit_async(run, records, takes)
                     case Turn(seq):
-                        _turn_blocking(run, scope, seq)
+                        due = seq
                     case _:
-                        answer = _wait_blocking(run, scope, command)
+                        answer = await _wait_async(run, scope, command)
+                if due and not (scope.task is task and run.turnstile.at_once(due)):
+                    await run.turnstile.turn(due)
             except BaseException as error:  # noqa: BLE001 (everything goes into the life, which decides)
-                _note(run, error)
+                note(run, error)
                 command = life.throw(error)
             else:
                 command = life.send(answer)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
-    finally:
-        _leave(run, scope)
-        if run.blocking:
-            run.park_soon()
+
+
+def _carried_blocking(life: Life[T], run: Run, scope: Scope) -> T:
+    try:
+        command = next(life)
+        while True:
+            answer: Any = None
+            try:
+                match command:
+                    case Invoke(body, fn, args, kwargs):
+                        answer = _invoke_blocking(body, fn, args, kwargs)
+                    case Settle(records):
+                        due = _settle_now(run, command) or _commit_blocking(run, records)
+                        _turn_blocking(run, scope, due)
+                    case Commit(records, takes):
+                        answer = (None if takes else course.commit_at_once(run, records)) or _commit_blocking(run, records, takes)
+                    case Turn(seq):
+                        _turn_blocking(run, scope, seq)
+                    case _:
+                        answer = _wait_blocking(run, scope, command)
+            except BaseException as error:  # noqa: BLE001 (everything goes into the life, which decides)
+                note(run, error)
+                command = life.throw(error)
+            else:
+                command = life.send(answer)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
 
 
 def _enter(run: Run, scope: Scope) -> None:
@@ -126,25 +199,11 @@ def _leave(run: Run, scope: Scope) -> None:
         scope.lives -= 1
 
 
-def _note(run: Run, error: BaseException) -> None:
-    """What unwinds one step unwinds the whole run, unless it is about another run, which its body has executed."""
-    another = isinstance(error, LeaseLost) and error.run_id != run.id
-    if isinstance(error, Unwinding) and run.ended is None and not another:
-        run.unwind(error)
-
-
-def _commit_at_once(run: Run, records: Sequence[rec.Record]) -> int | None:
-    """Commit in place where the run is alone and nothing rides; None where that cannot be, with nothing written."""
-    if run.riders.any() or not run.solo():
-        return None
-    return run.committer.commit_inline(run.journal, records)
-
-
 def _settle_now(run: Run, outcome: Settle) -> int | None:
     """Settle an outcome here and now, where that can be: within its own transaction, from memory, or alone."""
     if outcome.within is not None:
         return _commit_within(run, outcome.records, outcome.within)
-    return _hold(run, outcome) or _commit_at_once(run, outcome.records)
+    return _hold(run, outcome) or course.commit_at_once(run, outcome.records)
 
 
 def _commit_within(run: Run, records: Sequence[rec.Record], transaction: Transaction) -> int:
@@ -203,35 +262,38 @@ def _unkept(run: Run, error: NotKept) -> Unwinding:
     return run.stop(error)
 
 
-async def _invoke_async(command: Invoke, task: asyncio.Task[Any] | None) -> Any:
+async def _invoke_async(
+    body: Body, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, timeout_s: float | None, task: Task
+) -> Any:
     before = task.cancelling() if task is not None else 0
     if before:
         await asyncio.sleep(0)  # a cancellation that a commit held back is delivered before the body begins
-    token = place.set(command.body)
+    token = place.set(body)
     try:
-        fn = command.fn if witness is None else witness.body(command)
-        result = fn(*command.args, **command.kwargs)
-        if command.timeout_s is None and type(result) is CoroutineType:
+        fn = fn if witness is None else witness.body(body, fn)
+        result = fn(*args, **kwargs)
+        if timeout_s is None and type(result) is CoroutineType:
             answer = await result
         else:
-            answer = await _within(result, command.timeout_s)
+            answer = await _within(result, timeout_s)
     except asyncio.CancelledError as error:
         if task is not None and not task.cancelling():
             raise RuntimeError(FROM_WITHIN) from error
         raise
     except Exception:
-        _insist(command, task, before)
+        _insist(body, task, before)
         raise
     finally:
-        command.body.over = True
+        body.over = True
         place.reset(token)
-    _insist(command, task, before)
+    if task is not None and task.cancelling() > before:
+        _insist(body, task, before)
     return answer
 
 
-def _insist(command: Invoke, task: asyncio.Task[Any] | None, before: int) -> None:
+def _insist(body: Body, task: Task, before: int) -> None:
     """Where a body kept a recorded cancellation to itself, it is delivered behind the outcome, where replay delivers it."""
-    if task is not None and task.cancelling() > before and command.body.call.scope.cause():
+    if task is not None and task.cancelling() > before and body.call.scope.cause():
         task.uncancel()
         task.cancel()
 
@@ -245,15 +307,15 @@ async def _within(result: Any, timeout_s: float | None) -> Any:
         return await result
 
 
-def _invoke_blocking(command: Invoke) -> Any:
-    token = place.set(command.body)
+def _invoke_blocking(body: Body, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    token = place.set(body)
     try:
-        fn = command.fn if witness is None else witness.body(command)
-        return fn(*command.args, **command.kwargs)
+        fn = fn if witness is None else witness.body(body, fn)
+        return fn(*args, **kwargs)
     except asyncio.CancelledError as error:
         raise RuntimeError(FROM_WITHIN) from error
     finally:
-        command.body.over = True
+        body.over = True
         place.reset(token)
 
 

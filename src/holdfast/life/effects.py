@@ -35,6 +35,7 @@ from holdfast.life.doubt import Attempt, Finished, Found, Move, Uncertain, ask_f
 from holdfast.life.outcomes import (
     attempt_failed,
     broken_off,
+    entered,
     fail_or_wait,
     failed,
     invoked,
@@ -204,29 +205,43 @@ def _turned_away(call: Call, error: CircuitOpen, number: int) -> Life[Move]:
 
 def _intended(call: Call, number: int) -> Life[None]:
     """The intent. Where its acknowledgement took long, the run may be somebody else's by now, who found it: once more, then, and fenced."""
-    clock, in_time_s = call.run.clock, max(call.run.lease_s / 2, IN_TIME_S)
     for _ in range(MOST_INTENTS):
-        began_s = clock.monotonic_s()
+        began_s = call.run.clock.monotonic_s()
         yield Commit((started(call, number),))
-        if clock.monotonic_s() - began_s < in_time_s:
+        if was_in_time(call, began_s):
             return
     raise Stopped(StoreFailed("the store", "it takes longer than half a lease to record anything; the effect was not begun"))
+
+
+def was_in_time(call: Call, began_s: float) -> bool:
+    """Whether an intent that is acknowledged now surely was so while the run was ours."""
+    took_s = call.run.clock.monotonic_s() - began_s
+    return took_s < IN_TIME_S or took_s < call.run.lease_s / 2
 
 
 def _carried_out(call: Call, number: int) -> Life[Move]:
     """Intent, body, outcome."""
     reach("effect.before_intent")
     yield from _intended(call, number)
+    return (yield from from_intent(call, number))
+
+
+def from_intent(call: Call, number: int) -> Life[Move]:
+    """Body and outcome, unless a cancellation came while the intent was written."""
     reach("effect.after_intent")
     history = call.run.journal.histories.get(call.step_id)
     yield from last_moment(call, number, doubtful=history is not None and history.unsure)
-    body = Body(call)
-    call.started_at_us = call.run.clock.now_us()
+    body = entered(call, 0)
     try:
         result = yield from invoked(call, body, number)
     except Exception as error:  # noqa: BLE001 (an effect may raise anything)
-        return (yield from _judged(call, body, error, number))
+        return (yield from judged(call, body, error, number))
     reach("effect.after_body")
+    return (yield from came_to_pass(call, body, result, number))
+
+
+def came_to_pass(call: Call, body: Body, result: Any, number: int) -> Life[Move]:
+    """A body has returned: the effect happened, also where its result cannot be kept."""
     note_usage(call, body, result)
     not_kept = ""
     value: bytes | None = None
@@ -242,7 +257,7 @@ def _carried_out(call: Call, number: int) -> Life[Move]:
     return Finished(result)
 
 
-def _judged(call: Call, body: Body, error: Exception, number: int) -> Life[Move]:
+def judged(call: Call, body: Body, error: Exception, number: int) -> Life[Move]:
     """What an error says about the effect: its answer, that it did not happen, or nothing.
 
     That this attempt did not happen says nothing about an earlier one that was resent without having been found out.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
+from holdfast._failpoints import reach
 from holdfast.codec.failures import failure, rebuild
 from holdfast.errors import (
     BranchLost,
@@ -41,25 +42,51 @@ from holdfast.records.replay import CANCEL
 OURS = (Undeliverable, CircuitOpen, Drifted, Refused, NotKept, NestedStep, LostContext, WrongMode, NoRun, KeyReused, Misuse)
 """Errors of our own that a body may raise, and that come back as themselves."""
 
+PLAIN = frozenset({str, int, bool, float, type(None), list, dict, tuple})
+"""What no SDK replies with."""
+
 log = logging.getLogger("holdfast")
 _looked_at: set[str] = set()
 
 
 def started(call: Call, attempt: int) -> rec.StepStarted:
     """The record that a body begins."""
+    args, args_sha = call.kept()
     return rec.StepStarted(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt,
-        effect=call.spec.effect, key=call.key, **call.kept_arguments(),
+        effect=call.spec.effect, key=call.key, args=args, args_sha=args_sha,
     )  # fmt: skip
+
+
+def entered(call: Call, shown: int) -> Body:
+    """The inside of a step, from now on; it is `shown` as the attempt with this number if it takes long."""
+    body, run = Body(call), call.run
+    call.started_at_us = run.clock.now_us()
+    if shown:
+        reach("step.before_body")
+        run.long_steps[call.step_id] = (call, shown)
+    return body
 
 
 def step_done(call: Call, body: Body, value: bytes | None, attempt: int, *, not_kept: str = "", shown: str = "") -> rec.StepDone:
     spec = call.spec
-    args, args_sha = (None, "") if spec.effect and not leaves_no_doubt(call) else call.kept()
+    if spec.effect and not leaves_no_doubt(call):
+        args, args_sha = None, ""  # they stand with the intent
+    else:
+        args, args_sha = (call.text, call.args_sha) if call.args_sha else call.kept()
     return rec.StepDone(
         step_id=call.step_id, name=spec.name, fingerprint=call.fingerprint, attempt=attempt, effect=spec.effect,
         started_us=call.started_at_us, value=value, usage=body.usage, not_kept=not_kept, shown=shown, args=args, args_sha=args_sha,
     )  # fmt: skip
+
+
+def outcome(call: Call, body: Body, result: object, attempt: int) -> tuple[tuple[rec.Record, ...], Any]:
+    """What is recorded of a body that returned, and its result as replay will give it back; raises NotKept."""
+    if type(result) not in PLAIN:
+        note_usage(call, body, result)
+    value, kept = (call.spec.kept_by or call.spec.codec()).keep(result)
+    done = step_done(call, body, value, attempt)
+    return with_changes(call, done) if body.usage else (done,), kept
 
 
 def attempt_failed(
@@ -104,10 +131,15 @@ def invoked(call: Call, body: Body, attempt: int) -> Life[Any]:
         return (yield Invoke(body, call.spec.fn, call.args, call.kwargs, call.spec.timeout_s))
     except Exception:
         raise
-    except BaseException as error:
-        if call.run.ended is None and not isinstance(error, GeneratorExit):
-            yield from broken_off(call, attempt, error, body.usage)
-        raise
+    except BaseException as error:  # noqa: BLE001 (it goes on)
+        yield from cut_off(call, body, error, attempt)
+
+
+def cut_off(call: Call, body: Body, error: BaseException, attempt: int) -> Life[NoReturn]:
+    """A body was cancelled, or the run is taken down: what is to be recorded of that is, and the cancellation goes on."""
+    if call.run.ended is None and not isinstance(error, GeneratorExit):
+        yield from broken_off(call, attempt, error, body.usage)
+    raise error
 
 
 def broken_off(call: Call, attempt: int, error: BaseException, usage: Sequence[rec.Json] = (), *, begun: bool = True) -> Life[None]:

@@ -19,18 +19,19 @@ from holdfast.life.doubt import Uncertain
 from holdfast.life.effects import begun, effect, introduced, landed, remember
 from holdfast.life.outcomes import (
     broken_off,
+    cut_off,
+    entered,
     fail_or_wait,
     failed,
     given_back,
     last_moment,
     leaves_no_doubt,
     no_longer_fits,
-    note_usage,
     notice_change,
+    outcome,
     raised_again,
     step_done,
     taken_up_again,
-    with_changes,
 )
 from holdfast.life.run import Body
 from holdfast.records.replay import Decision, Doubt, Execute, History, Landed, Mismatch, Raise, Return, decide
@@ -97,48 +98,57 @@ def _executed(call: Call, attempt: int) -> Life[Any]:
 
 
 def _safe(call: Call, attempt: int) -> Life[Any]:
-    """Run the body until it returns or the policy stops; one commit, after it."""
-    spec, run = call.spec, call.run
-    codec = spec.codec()
+    """One commit, after the body; behind attempts of earlier lives, what is left to wait of their delay."""
     if attempt > 1:
         yield from taken_up_again(call, attempt)
+    return (yield from tried(call, attempt))
+
+
+def tried(call: Call, attempt: int) -> Life[Any]:
+    """Run the body until it returns or the policy stops."""
+    spec, run = call.spec, call.run
+    spec.codec()
     while True:
         if run.journal.ledger.limits or run.above is not None:
             yield from within_budget(call)
         if spec.uses is not None:
             yield from supplied(call)
-        body = Body(call)
-        call.started_at_us = run.clock.now_us()
-        reach("step.before_body")
-        run.long_steps[call.step_id] = (call, attempt)
+        body = entered(call, attempt)
         try:
             if spec.breaker is None:
                 result = yield Invoke(body, spec.fn, call.args, call.kwargs, spec.timeout_s)
             else:
                 yield from let_through(call, spec.breaker)
                 result = yield from overheard(call, body, spec.breaker)
-        except Exception as error:  # noqa: BLE001 (a body may raise anything)
-            run.long_steps.pop(call.step_id, None)
-            yield from fail_or_wait(call, body, error, attempt)
+        except BaseException as error:  # noqa: BLE001 (a body may raise anything)
+            yield from troubled(call, body, error, attempt)
             attempt += 1
             continue
-        except BaseException as error:
-            run.long_steps.pop(call.step_id, None)
-            if run.ended is None and not isinstance(error, GeneratorExit):
-                yield from broken_off(call, attempt, error, body.usage)
-            raise
         run.long_steps.pop(call.step_id, None)
         reach("step.after_body")
-        note_usage(call, body, result)
         notice_change(call, result)
-        try:
-            value, result = codec.keep(result)
-        except NotKept as error:
-            raise (yield from failed(call, body, error, attempt)) from None
-        may_wait = run.holding and not body.at_once and not run.concluding
-        yield Settle(with_changes(call, step_done(call, body, value, attempt)), may_wait)
-        reach("step.after_outcome")
-        return result
+        return (yield from returned(call, body, result, attempt))
+
+
+def troubled(call: Call, body: Body, error: BaseException, attempt: int) -> Life[None]:
+    """A body has raised: it comes back when it is to be tried again."""
+    call.run.long_steps.pop(call.step_id, None)
+    if not isinstance(error, Exception):
+        yield from cut_off(call, body, error, attempt)
+    else:
+        yield from fail_or_wait(call, body, error, attempt)
+
+
+def returned(call: Call, body: Body, result: Any, attempt: int) -> Life[Any]:
+    """A body has returned."""
+    run = call.run
+    try:
+        records, kept = outcome(call, body, result, attempt)
+    except NotKept as error:
+        raise (yield from failed(call, body, error, attempt)) from None
+    yield Settle(records, run.holding and not body.at_once and not run.concluding)
+    reach("step.after_outcome")
+    return kept
 
 
 def _waited(call: Call, wait: Callable[[Call], Life[Came]]) -> Life[Any]:

@@ -41,7 +41,7 @@ class Turnstile:
     def __init__(
         self, recorded: Iterable[int], *, alone: Callable[[], bool], boundary: Callable[[int], None], resumed: Sequence[int] = ()
     ) -> None:
-        self._recorded = deque(recorded)
+        self.recorded = deque(recorded)
         self._alone, self._boundary, self._resumed = alone, boundary, resumed
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._threads: list[int] = []
@@ -53,7 +53,11 @@ class Turnstile:
     @property
     def replaying(self) -> bool:
         """Whether recorded outcomes are still to be given back."""
-        return bool(self._recorded)
+        return bool(self.recorded)
+
+    def busy(self) -> bool:
+        """Whether others wait for their turn."""
+        return bool(self._waiting or self._hops)
 
     def open(self) -> None:
         """The run is taken down: what would have been asked for is not any more, so nobody waits for it. From any thread."""
@@ -68,9 +72,9 @@ class Turnstile:
 
     def pass_by(self, seq: int) -> None:
         """Release without waiting: a blocking step on the event loop's own thread, whose place is fixed by the code around it."""
-        if self._recorded:
+        if self.recorded:
             try:
-                self._recorded.remove(seq)
+                self.recorded.remove(seq)
             except ValueError:
                 return
         self._boundary(seq)
@@ -81,7 +85,7 @@ class Turnstile:
         """Release `seq` if it is its turn already."""
         if self._waiting or self._hops or not self._alone():
             return False
-        if self._recorded:
+        if self.recorded:
             if not self._next(seq):
                 return False
             self._release_recorded(seq)
@@ -99,10 +103,10 @@ class Turnstile:
     def turn_blocking(self, seq: int, holder: object) -> None:
         """The same between threads; `holder` is the branch that the outcome wakes."""
         with self._condition:
-            replay, still_s = bool(self._recorded), 0.0
+            replay, still_s = bool(self.recorded), 0.0
             self._threads.append(seq)
             while not (self._next(seq) and (self._open or self._holder in (None, holder))):
-                ahead = (self._recorded[0] if self._recorded else 0, self._holder)
+                ahead = (self.recorded[0] if self.recorded else 0, self._holder)
                 still_s = 0.0 if self._condition.wait(REDONE_S) else still_s + REDONE_S
                 if still_s and self._holder in (None, holder) and seq == self._redone(self._threads):
                     break
@@ -122,18 +126,18 @@ class Turnstile:
                 self._condition.notify_all()
 
     def _next(self, seq: int) -> bool:
-        return not self._recorded or self._open or self._recorded[0] >= seq
+        return not self.recorded or self._open or self.recorded[0] >= seq
 
     def _redone(self, waiting: Iterable[int]) -> int | None:
         """Which of those who wait may go before what is next, since it was done anew behind a failure: the first."""
-        ahead = self._recorded[0] if self._recorded else 0
+        ahead = self.recorded[0] if self.recorded else 0
         return min((seq for seq in waiting if any(ahead < resumed < seq for resumed in self._resumed)), default=None)
 
     def _release_recorded(self, seq: int) -> None:
-        if self._recorded and self._recorded[0] == seq:
-            self._recorded.popleft()
-        elif seq in self._recorded:  # it was done anew, or the run is taken down
-            self._recorded.remove(seq)
+        if self.recorded and self.recorded[0] == seq:
+            self.recorded.popleft()
+        elif seq in self.recorded:  # it was done anew, or the run is taken down
+            self.recorded.remove(seq)
         self._released += 1
         self._boundary(seq)
 
@@ -158,7 +162,7 @@ class Turnstile:
         if self._next(self._waiting[0][0]):
             self._release(*heapq.heappop(self._waiting))
         else:
-            loop, ahead = asyncio.get_running_loop(), self._recorded[0]
+            loop, ahead = asyncio.get_running_loop(), self.recorded[0]
             loop.call_later(STALL_S, self._unstall, ahead)
             if self._resumed:
                 loop.call_later(REDONE_S, self._overtake, self._released)
@@ -180,7 +184,7 @@ class Turnstile:
             self._release(*each)
 
     def _unstall(self, ahead: int) -> None:
-        if self._recorded and self._recorded[0] == ahead and self._waiting and self._waiting[0][0] != ahead:
+        if self.recorded and self.recorded[0] == ahead and self._waiting and self._waiting[0][0] != ahead:
             self._pass_over((ahead, self._holder))
         self._pump()
 
@@ -188,7 +192,7 @@ class Turnstile:
         seq, holder = ahead
         if holder is not None and self._holder is holder:
             self._holder = None
-        elif seq and self._recorded and self._recorded[0] == seq:
+        elif seq and self.recorded and self.recorded[0] == seq:
             if not any(seq < resumed for resumed in self._resumed):  # else it may well wait for what is done anew
                 log.warning("nobody asked for the recorded outcome %d within %.0f s; the code may have changed", seq, STALL_S)
-            self._recorded.popleft()
+            self.recorded.popleft()

@@ -117,7 +117,8 @@ def _held_up(head: Head, record: rec.RunBlocked | rec.RunRepaired | rec.RunPause
 
 def at_position(head: Head, row: Row) -> Head:
     """The head, standing behind `row`."""
-    return _head((*head[:4], row[1], row[0], row[8], *head[7:9], row[2], *head[10:]))
+    run_id, agent, status, owner, _, _, _, wake_us, created_us, _, *rest = head
+    return _head((run_id, agent, status, owner, row[1], row[0], row[8], wake_us, created_us, row[2], *rest))
 
 
 def _short(error: rec.Json) -> str:

@@ -43,6 +43,9 @@ STEP_KINDS = (
 
 
 _row: Callable[[tuple[Any, ...]], Row] = partial(tuple.__new__, Row)
+_append: Callable[[tuple[Any, ...]], Append] = partial(tuple.__new__, Append)
+CLAIMS = frozenset({rec.RunStarted, rec.RunResumed, rec.RunRepaired, rec.RunSealed})
+"""The records that raise the epoch."""
 
 
 def _called_after(step_id: str, line: Sequence[str], called: int) -> bool:
@@ -90,17 +93,17 @@ class Journal:
     """The records of one run that this process knows, and the place where the next ones are sealed."""
 
     __slots__ = (
-        "_held_bytes", "_held_refs", "_unsettled", "asks", "began", "behind", "broken", "ceilings", "claims", "continued", "forked",
-        "gate", "generation", "groups", "head", "held", "histories", "keeps", "ledger", "lent", "looks", "milestone", "models", "partials",
-        "pending", "prints", "resumed", "silences", "started", "states", "superseded", "taken", "times", "turned", "undoing", "unread",
-        "verdict", "waits",
+        "_held_bytes", "_held_refs", "asks", "began", "behind", "broken", "ceilings", "claims", "continued", "forked", "gate",
+        "generation", "groups", "head", "held", "histories", "holds", "keeps", "ledger", "lent", "looks", "milestone", "models",
+        "partials", "pending", "prints", "resumed", "silences", "started", "states", "superseded", "taken", "times", "turned", "undoing",
+        "unread", "unsettled", "verdict", "waits",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
         self.head = empty_head(run_id)
         self.histories: dict[str, History] = {}
         self.keeps: set[str] = set()
-        self._unsettled: dict[str, History] = {}
+        self.unsettled: dict[str, History] = {}
         self.superseded: list[tuple[str, History]] = []
         self.behind: dict[str, Behind] = {}
         self.resumed: list[int] = []  # where failures were gone behind
@@ -129,6 +132,7 @@ class Journal:
         self.partials: dict[str, dict[str, rec.StepPartial]] = {}
         self.continued: rec.RunContinued | None = None
         self.began = 1  # where its generation begins
+        self.holds = True  # whether outcomes may be held back at all
         self.held: list[Row] = []
         self._held_bytes = self.pending = 0
         self._held_refs: tuple[str, ...] = ()
@@ -177,22 +181,24 @@ class Journal:
         """Number, date and chain the records behind the last one that is known to be stored."""
         if self.broken is not None:
             raise self.broken
-        head, rows, refs = self.head, [], [*self._held_refs]
-        epoch, seq, digest = head.epoch, head.seq, head.digest
+        stood = head = self.head
+        rows, refs = self.held.copy(), [*self._held_refs]
+        run_id, epoch, seq, digest = head.run_id, head.epoch, head.seq, head.digest
         for record in records:
-            epoch += isinstance(record, (rec.RunStarted, rec.RunResumed, rec.RunRepaired, rec.RunSealed))
+            kind = type(record)
+            epoch += kind in CLAIMS
             seq += 1
             parts = (seq, epoch, at_us, record.kind, record.step_id, to_body(record), record.value, record.args)
-            digest = chain(digest, head.run_id, parts)
+            digest = chain(digest, run_id, parts)
             rows.append(_row((*parts, digest)))
-            head = fold_head(head, record, at_us)
+            if kind is not rec.StepStarted and (type(record) is not rec.StepDone or record.usage):  # nearly all leave it as it was
+                head = fold_head(head, record, at_us)
             if vouched:
                 refs += refs_in(*parts[5:])
-        rows = [*self.held, *rows] if self.held else rows
-        standing = at_position(head, rows[-1])
-        seq = self.head.seq - len(self.held)
+        goes_on = head is stood and epoch == head.epoch and not self.held
+        believed = stood.seq - len(self.held) if self.held else stood.seq
         kept = tuple(dict.fromkeys(refs)) if refs else ()
-        return Append(head.run_id, self.head.epoch, seq, rows, standing, tuple(takes), kept, self.ceilings)
+        return _append((run_id, stood.epoch, believed, rows, at_position(head, rows[-1]), takes, kept, self.ceilings, goes_on))
 
     def begin_write(self) -> None:
         """A write is under way: nothing is held back meanwhile, since it would be numbered before what it came after."""
@@ -234,20 +240,22 @@ class Journal:
         self.head = append.head
         for row, record in zip(append.rows[len(self.held) :], records, strict=True):
             self.ledger.fold(record, row.at_us)
-            match record:  # nobody asks for these again in this process: do not keep their values
-                case rec.StateSaved():
-                    pass
-                case rec.StepDone() if record.step_id not in self.keeps:
-                    if record.reused:
-                        self._take_known(History(), record.reused, record.fingerprint)
-                    found = self.histories.pop(record.step_id, None)
-                    if found is not None:
-                        self._make_way(found, record)
-                    self.waits.pop(record.step_id, None)
-                    self.partials.pop(record.step_id, None)
-                    self._unsettled.pop(record.step_id, None)
-                case _:
-                    self._index(record, row)
+            if type(record) is rec.StepDone and record.step_id not in self.keeps:
+                self._forget(record)
+            elif type(record) is not rec.StateSaved:
+                self._index(record, row)
+
+    def _forget(self, record: rec.StepDone) -> None:
+        """Nobody asks for it again in this process: its value is not kept."""
+        step_id = record.step_id
+        if record.reused:
+            self._take_known(History(), record.reused, record.fingerprint)
+        if self.histories and (found := self.histories.pop(step_id, None)) is not None:
+            self._make_way(found, record)
+        if self.unsettled or self.waits or self.partials:
+            self.unsettled.pop(step_id, None)
+            self.waits.pop(step_id, None)
+            self.partials.pop(step_id, None)
 
     def refused(self, gone: StoreError | None = None, full: Sequence[Ceiling] = ()) -> Unwinding:
         """Nothing more can be written here: the run is somebody else's, what a record refers to is gone, or there is no room for it."""
@@ -257,7 +265,7 @@ class Journal:
     def open_doubts(self, *, ended: bool = False) -> list[tuple[str, History]]:
         """The effects of which it is not known whether they happened; once the run has ended, what still runs is among them."""
         epoch = self.head.epoch + 1 if ended else self.head.epoch
-        return [(step_id, history) for step_id, history in list(self._unsettled.items()) if history.open_doubt(epoch)]
+        return [(step_id, history) for step_id, history in list(self.unsettled.items()) if history.open_doubt(epoch)]
 
     def spoken(self, step_id: str) -> bool:
         """Whether a person has said what was to be said about `step_id`."""
@@ -308,7 +316,7 @@ class Journal:
         """Forget what was recorded before, but for who began the run, what it carries along, who has it, and superseded effects."""
         fresh = Journal(self.head.run_id)
         kept = {"broken", "forked", "gate", "head", "held", "_held_bytes", "_held_refs", "ledger", "lent", "pending", "started", "unread"}
-        kept |= {"ceilings", "superseded", "turned"}
+        kept |= {"ceilings", "holds", "superseded", "turned"}
         for name in set(self.__slots__) - kept:
             setattr(self, name, getattr(fresh, name))
         self.continued, self.generation = record, record.generation
@@ -406,14 +414,14 @@ class Journal:
         for undo_id, history in self.given_up(step_id):
             if not history.landed() and not history.open_doubt(epoch + 1):
                 del self.histories[undo_id]
-                self._unsettled.pop(undo_id, None)
+                self.unsettled.pop(undo_id, None)
 
     def _supersede(self, seq: int) -> None:
         """Go on as if nothing had been recorded from there on, but for effects that are not undone: those are not forgotten."""
         self.behind.clear()
         for step_id, history in self.from_seq(seq):
             del self.histories[step_id]
-            self._unsettled.pop(step_id, None)
+            self.unsettled.pop(step_id, None)
             self.partials.pop(step_id, None)
             undo = self.histories.get(f"{UNDO}{step_id}")  # as yet it can only be that of this very effect
             if (history.effect or history.child) and not (undo is not None and undo.landed()):
@@ -438,7 +446,7 @@ class Journal:
                         history.elsewhere = history.elsewhere or record.source
             case rec.StepEdited():
                 self.histories[record.step_id].edit(record)
-                self._unsettled.pop(record.step_id, None)
+                self.unsettled.pop(record.step_id, None)
             case rec.StateEdited():
                 self.states.setdefault(record.step_id, Saved()).add(record.after, record.value or b"null")
 
@@ -528,7 +536,8 @@ class Journal:
             history = self.histories[record.step_id] = History()
             if "." in record.step_id and not getattr(record, "lost", False):
                 self.groups.update(_groups_above(record.step_id))
-        self._claim_known(record, history)
+        if type(record) is not rec.StepStarted:
+            self._claim_known(record, history)
         history.fold(record, seq=row.seq, at_us=row.at_us, epoch=row.epoch)
         if history.outcome is not None:
             self.waits.pop(record.step_id, None)
@@ -537,6 +546,6 @@ class Journal:
         if isinstance(record, (rec.StepDone, rec.StepFailed)):
             self.models.fold(record)
         if history.effect and not isinstance(record, rec.StepDone):
-            self._unsettled[record.step_id] = history
-        elif self._unsettled:
-            self._unsettled.pop(record.step_id, None)
+            self.unsettled[record.step_id] = history
+        elif self.unsettled:
+            self.unsettled.pop(record.step_id, None)

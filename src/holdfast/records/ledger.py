@@ -93,6 +93,8 @@ class Ledger:
                 self.steps += 1
             if record.usage:
                 self._charge(record.usage)
+        elif type(record) is rec.StepStarted:
+            self._last_us = at_us
         else:
             self._fold_other(record, at_us)
 

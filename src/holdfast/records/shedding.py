@@ -29,7 +29,7 @@ from holdfast.store import Head, Row
 PRUNED = "(pruned)"
 """What stands for the message of an attempt's error."""
 
-OF_THE_MOMENT = frozenset({"broken", "ceilings", "gate", "held", "_held_bytes", "_held_refs", "lent", "pending"})
+OF_THE_MOMENT = frozenset({"broken", "ceilings", "gate", "held", "_held_bytes", "_held_refs", "holds", "lent", "pending"})
 """What of a journal belongs to the process that has it, and not to the records: everything else is compared."""
 
 

@@ -228,6 +228,7 @@ def _acquired(engine: Engine, order: Order, news: News) -> Errand:
         run.draw = engine.meter.draw
         run.in_worker = run.above.run.in_worker if run.above is not None else not order.patient
         run.agent, run.holding = order.agent, order.agent.durability == "milestone"
+        run.journal.holds = run.holding
         return run
 
 

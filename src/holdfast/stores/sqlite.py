@@ -66,6 +66,7 @@ ADVANCE = (
     "AND turn = ? AND lane = ?"
 )
 """Names no column that is in an index but `updated_us`: naming it would open the index, and rewrite it even where the value stays."""
+GO_ON = "UPDATE runs SET seq = ?, digest = ?, updated_us = ?, last = last_insert_rowid() WHERE run_id = ?"
 REPLACE = (
     "UPDATE runs SET agent = ?, status = ?, owner = ?, epoch = ?, seq = ?, digest = ?, wake_us = ?, created_us = ?, updated_us = ?, "
     "tags = ?, usd = ?, note = ?, queue = ?, turn = ?, lane = ?, last = last_insert_rowid() WHERE run_id = ?"
@@ -155,7 +156,7 @@ class SqliteStore:
         line = self._writer
         cursor = line.begin(BUSY_LIMIT_MS if wait else 0)
         try:
-            answers = [_append(cursor, one, self._blobs) for one in batch]
+            answers = [_append(cursor, batch[0], self._blobs)] if len(batch) == 1 else [_append(cursor, one, self._blobs) for one in batch]
         except BaseException as error:
             line.end(error)
             raise
@@ -413,7 +414,7 @@ class SqliteStore:
 
 
 def _append(cursor: apsw.Cursor, one: Append, files: BlobFiles) -> Stale | None:
-    run_id, epoch, seq, rows, head, takes, refs, ceilings = one
+    run_id, epoch, seq, rows, head, takes, refs, ceilings, goes_on = one
     if refs and (missing := blobs.missing(cursor, files, run_id, refs)):
         now = _head(cursor, run_id)
         return Stale(now, missing if (epoch, seq) == ((now.epoch, now.seq) if now else (0, 0)) else ())
@@ -430,14 +431,21 @@ def _append(cursor: apsw.Cursor, one: Append, files: BlobFiles) -> Stale | None:
         return Stale(_head(cursor, run_id))
     for row in rows[1:]:
         cursor.execute(ADD_NEXT, (run_id, *row))
-    cursor.execute(ADVANCE, (*head[5:7], *head[8:13], run_id, *head[1:5], head.wake_us, *head[13:]))
-    if cursor.connection.changes() == 0:
-        cursor.execute(REPLACE, (*head[1:], run_id))
+    if goes_on:
+        cursor.execute(GO_ON, (head[5], head[6], head[9], run_id))
+    else:
+        _move_head(cursor, head)
     for letter_id in takes:
         cursor.execute(TAKE, (letter_id, run_id))
     if refs:
         blobs.refer(cursor, run_id, refs)
     return None
+
+
+def _move_head(cursor: apsw.Cursor, head: Head) -> None:
+    cursor.execute(ADVANCE, (*head[5:7], *head[8:13], head.run_id, *head[1:5], head.wake_us, *head[13:]))
+    if cursor.connection.changes() == 0:
+        cursor.execute(REPLACE, (*head[1:], head.run_id))
 
 
 def _is_reached(cursor: apsw.Cursor, ceiling: Ceiling, run_id: str) -> bool:

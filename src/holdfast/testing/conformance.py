@@ -119,6 +119,14 @@ class StoreConformance(
         assert store.append([Append("run", 4, 2, [row(3, epoch=4)], kept)]) == [None]
         assert store.head("run") == kept
 
+    def test_a_head_that_goes_on_stands_behind_its_last_row_and_is_fenced(self, store: Store) -> None:
+        kept = Head("run", "agent", "running", "me", 1, 1, b"digest-1", 5, 6, 7, '{"a":"b"}', 1.5, "why")
+        store.append([Append("run", 0, 0, [row(1)], kept)])
+        moved = kept._replace(seq=3, digest=b"digest-3", updated_us=9)
+        onwards = Append("run", 1, 1, [row(2), row(3)], moved, goes_on=True)
+        assert [store.append([onwards]), store.append([onwards])] == [[None], [Stale(moved)]]
+        assert store.load("run") == (moved, [row(1), row(2), row(3)])
+
     def test_the_owner_of_a_head_comes_and_goes(self, store: Store) -> None:
         store.append([create("run")])
         for seq, owner in enumerate([None, None, "you", "me", "me", None], start=1):

@@ -20,8 +20,7 @@ from holdfast.errors import NotKept, Stopped, StoreFailed
 from holdfast.large.packed import below
 from holdfast.life import drive
 from holdfast.life.calls import Call
-from holdfast.life.commands import Invoke
-from holdfast.life.run import A_TIME, Run
+from holdfast.life.run import A_TIME, Body, Run
 from holdfast.records import kinds as rec
 from holdfast.records.replay import QUESTION
 from holdfast.store import Append, Pulse, Row, Stale, Store
@@ -224,9 +223,9 @@ def _begins(append: Append, row: Row) -> list[str]:
 class _Witness:
     """Sees the bodies of runs that a rig plays, and of no others."""
 
-    def body(self, command: Invoke) -> Callable[..., Any]:
-        life = below(command.body.run.committer.store)
-        return _watched(life, command) if isinstance(life, Life) else command.fn
+    def body(self, body: Body, fn: Callable[..., Any]) -> Callable[..., Any]:
+        life = below(body.run.committer.store)
+        return _watched(life, body, fn) if isinstance(life, Life) else fn
 
     def pause_s(self, run: Run, seconds: float) -> float:
         if not isinstance(below(run.committer.store), Life):
@@ -246,11 +245,11 @@ def _execution(call: Call, result: Any) -> Execution:
     return Execution(call.run.id, call.step_id, call.spec.name, call.key, action, json.loads(value or b"null"))
 
 
-def _watched(life: Life, command: Invoke) -> Callable[..., Any]:
+def _watched(life: Life, body: Body, fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function, counted, between the two points at which the process may die."""
-    call = command.body.call
-    itself = command.fn is call.spec.fn
-    name = call.spec.name if itself else getattr(command.fn, "__name__", type(command.fn).__name__)
+    call = body.call
+    itself = fn is call.spec.fn
+    name = call.spec.name if itself else getattr(fn, "__name__", type(fn).__name__)
 
     def at(where: Where) -> None:
         try:
@@ -270,7 +269,7 @@ def _watched(life: Life, command: Invoke) -> Callable[..., Any]:
     def called(*args: Any, **kwargs: Any) -> Any:
         at("before")
         life.log.begun[name] += 1
-        result = command.fn(*args, **kwargs)
+        result = fn(*args, **kwargs)
         return awaited(result) if inspect.isawaitable(result) else ended(result)
 
     return called

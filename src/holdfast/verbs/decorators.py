@@ -38,9 +38,8 @@ from holdfast.codec.values import ValueCodec, codec_for
 from holdfast.errors import LostContext, Misuse, NestedStep, NoRun, WrongMode
 from holdfast.life.calls import Approve, Call, Spec
 from holdfast.life.doubt import Action, Ask, Fail, Resend, Reset, Together, Verify
-from holdfast.life.drive import drive_async, drive_blocking
+from holdfast.life.drive import step_async, step_blocking
 from holdfast.life.run import Body, Place, Scope, active, place, plain
-from holdfast.life.steps import life
 from holdfast.records.models import OnModelChange
 from holdfast.retry import Retry
 
@@ -94,11 +93,14 @@ class Step(Declared):
             run.check()
         if spec.is_async and run.blocking:
             raise self._wrong_mode(run.started.agent)
-        call = Call(spec, where, self._reserve(where, args, kwargs), args, kwargs)
+        step_id = where.next_id() if spec.call_id is None else where.reserve_call(self._call_id(spec.call_id, args, kwargs))
+        if not step_id:
+            raise LostContext(spec.name, "a task or thread that is not a branch of the run")
+        call = Call(spec, where, step_id, args, kwargs)
         if not spec.is_async:
-            return drive_blocking(life(call), run, where)
+            return step_blocking(call)
         run.calls += 1
-        awaiting = _awaiting(call)
+        awaiting = step_async(call)
         awaiting.__name__ = awaiting.__qualname__ = spec.name  # type: ignore[attr-defined]
         run.unawaited[call.step_id] = (spec.name, awaiting)
         return awaiting
@@ -109,15 +111,10 @@ class Step(Declared):
             return WrongMode(f"hf.{self.spec.name}", agent, "It is a `def` agent: use `import holdfast.sync as hf`")
         return WrongMode(self.spec.name, agent, "Make the agent `async def`, or the step `def`")
 
-    def _reserve(self, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The step id: a number of the scope's own, or the identity that the call brings."""
-        declared = self.spec.call_id
-        if declared is not None:
-            call_id = declared if isinstance(declared, str) else declared(*args, **kwargs)
-            return scope.reserve_call(checked_call_id(call_id))
-        if not scope.mine():
-            raise LostContext(self.spec.name, "a task or thread that is not a branch of the run")
-        return scope.reserve()
+    @staticmethod
+    def _call_id(declared: str | Callable[..., str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The identity that the call brings."""
+        return checked_call_id(declared if isinstance(declared, str) else declared(*args, **kwargs))
 
     def _outside(self, where: Place | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         spec = self.spec
@@ -135,17 +132,6 @@ class Step(Declared):
             _warned.add(spec.name)
             log.warning("step %r was called outside a run: it is the plain function there, and nothing is recorded", spec.name)
         return spec.fn(*args, **kwargs)
-
-
-async def _awaiting(call: Call) -> Any:
-    where = place.get()
-    if isinstance(where, Scope):
-        call.scope = where
-    call.run.unawaited.pop(call.step_id, None)
-    try:
-        return await drive_async(life(call), call.run, call.scope)
-    finally:
-        call.run.calls -= 1
 
 
 def checked_call_id(call_id: object) -> str:
