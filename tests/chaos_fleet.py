@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Self
 
 import holdfast
+import starting
 from agents_for_tests.fleet_ledger import Ledger
 from parting_proxy import Proxy
 from postgres_server import Server
@@ -102,7 +103,7 @@ class Fleet:
         url = self.server.url(self.schema, port=proxy.port)
         words = command(APP, url, "--concurrency", "8", "--grace", "3s", lease_s=self.lease_s)
         with (self.folder / f"worker-{number}.log").open("ab") as log:
-            return subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=surroundings(self.port, self.broken))
+            return starting.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=surroundings(self.port, self.broken))
 
     def again(self, member: Member) -> None:
         member.process = self._process(member.number, member.proxy)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+import starting
 from holdfast.cli import main
 
 HOSTILE = "[red]no stock[/red] \x1b]0;owned\x07\x1b[31m\u202e\r\n"
@@ -117,7 +118,7 @@ def template() -> Path:
     environment = {**os.environ, "HOLDFAST_STORE": str(folder / "runs.db"), "PYTHONDONTWRITEBYTECODE": "1"}
     for act in ACTS:
         words = [sys.executable, "-c", f"from shop import *\n{act}"]
-        ended = subprocess.run(words, cwd=folder, env=environment, capture_output=True, check=False, timeout=60)
+        ended = starting.run(words, cwd=folder, env=environment, timeout=60)
         assert ended.returncode == -signal.SIGKILL, ended.stderr
     return folder
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import secrets
 import shutil
@@ -9,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,9 +19,31 @@ if TYPE_CHECKING:
     from sweeping import Server
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection() -> None:
+    """What is loaded now stays until the end."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Whoever looks for garbage while tests run need not look through it."""
+    gc.freeze()
+    gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """What takes longest begins first, so that no process ends alone with it; beyond that the order stays as it is, by dice."""
-    items.sort(key=lambda item: item.get_closest_marker("sweep") is None)
+    items.sort(key=lambda item: not any(item.iter_markers("sweep")) and not any(item.iter_markers("long")))
+    if config.getoption("loadgroup", default=False):
+        for item in items:
+            _name_group(item)
+
+
+def _name_group(item: Any) -> None:
+    """Let one process have all tests of a group: pytest-xdist 3.8 writes its name to where pytest has not read it since 9.2."""
+    mark = item.get_closest_marker("xdist_group")
+    if mark is not None and not item.nodeid.endswith(f"@{mark.args[0]}"):
+        item._id = type(item.id).parse(f"{item.nodeid}@{mark.args[0]}")
 
 
 @pytest.fixture
@@ -77,6 +100,15 @@ def object_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """Forks a child for each order of a sweep."""
+    from sweeping import Server
+
+    with closing(Server()) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def second_server() -> Iterator[Server]:
+    """Another one, for sweeps that kill two at a time."""
     from sweeping import Server
 
     with closing(Server()) as started:

@@ -17,8 +17,10 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,45 @@ def strict(app: App) -> App:
     return answer
 
 
+def list_quickly() -> None:
+    """For a list moto looks at every object of the bucket. Here it looks at those of the first folder: each store of a test has its own."""
+    from moto.s3 import models as moto_models
+    from moto.s3.utils import _VersionedKeyStore
+
+    class Folders(_VersionedKeyStore):
+        """All objects, and their names by folder."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.names: defaultdict[str, dict[str, None]] = defaultdict(dict)
+
+        def __setitem__(self, key: str, value: Any) -> None:
+            super().__setitem__(key, value)
+            self.names[key.partition("/")[0]][key] = None
+
+        def setlist(self, key: str, list_: Any) -> None:
+            super().setlist(key, list_)
+            self.names[key.partition("/")[0]][key] = None
+
+        def pop(self, key: str) -> None:  # type: ignore[override]
+            super().pop(key)
+            self.names[key.partition("/")[0]].pop(key, None)
+
+        def under(self, folder: str) -> _VersionedKeyStore:
+            found = {name: self.getlist(name) for name in list(self.names[folder])}
+            return _VersionedKeyStore({name: versions for name, versions in found.items() if versions})
+
+    def list_objects(self: Any, bucket: Any, prefix: str | None, *more: Any, **others: Any) -> Any:
+        if prefix and "/" in prefix:
+            whole, bucket = bucket, copy(bucket)
+            bucket.keys = whole.keys.under(prefix.partition("/")[0])
+        return look(self, bucket, prefix, *more, **others)
+
+    models: Any = moto_models
+    look = models.S3Backend.list_objects
+    models._VersionedKeyStore, models.S3Backend.list_objects = Folders, list_objects
+
+
 def serve(*words: str) -> None:
     """Serve until standard input ends, which it does when whoever started this process is gone."""
     from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
@@ -64,6 +105,7 @@ def serve(*words: str) -> None:
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
             """Nothing."""
 
+    list_quickly()
     app: App = create_backend_app("s3")
     running = make_server(HOST, 0, app if "loose" in words else strict(app), threaded=True, request_handler=Quiet)
     threading.Thread(target=running.serve_forever, daemon=True).start()

@@ -19,6 +19,7 @@ import pytest
 from pydantic import BaseModel
 
 import holdfast as hf
+import starting
 from crashing import dies_at, play, records
 from holdfast._clock import SystemClock
 from holdfast.codec.fingerprint import fingerprint
@@ -418,15 +419,14 @@ with hf.Holdfast("runs.db") as app:
 @pytest.mark.parametrize(("error", "kind"), [("ENOSPC", "StoreFull"), ("EIO", "StoreFailed")])
 def test_a_disk_that_refuses_a_blob_stops_the_run_and_it_goes_on(tmp_path: Path, error: str, kind: str) -> None:
     SqliteStore(tmp_path / "runs.db").close()
-    command, failed = [sys.executable, str(AGENT), str(tmp_path)], 0
-    environment = {**os.environ, "PYTHONPATH": f"{AGENT.parent.parent}:{os.environ.get('PYTHONPATH', '')}"}
+    here, failed = AGENT.parent.parent, 0
     for number in (1, 4, 9):
-        inject = ["strace", "-f", "-qq", "-o", os.devnull, "-e", "trace=fsync", "-e", f"inject=fsync:error={error}:when={number}"]
-        if subprocess.run([*inject, *command], env=environment, check=False, capture_output=True).returncode:
+        inject = ["-o", os.devnull, "-e", "trace=fsync", "-e", f"inject=fsync:error={error}:when={number}"]
+        if starting.run(starting.under_strace(inject, AGENT, tmp_path), cwd=here, timeout=60).returncode:
             failed += 1
             assert json.loads((tmp_path / "store_error.json").read_text())[0] == kind
     assert failed >= 2
-    subprocess.run(command, env=environment, check=True, capture_output=True)
+    starting.run([sys.executable, AGENT, tmp_path], cwd=here, timeout=60).check_returncode()
     assert json.loads((tmp_path / "result.json").read_text())[0] == "given"
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import starting
 from agents_for_tests import deadly_app
 from chaos_fleet import command, surroundings
 from holdfast import Holdfast
@@ -125,9 +126,9 @@ def test_a_run_whose_child_gets_on_outlives_more_workers_than_one_that_kills_may
     with Holdfast(url) as app:
         app.submit(deadly_app.sends, str(tmp_path), lives, run_id="run")
         for _ in range(lives):
-            ended = subprocess.run(command(file, url), env=surroundings(1), capture_output=True, timeout=BOUND_S, check=False)
+            ended = starting.run(command(file, url), env=surroundings(1), timeout=BOUND_S)
             assert ended.returncode == -9
-        with subprocess.Popen(command(file, url), env=surroundings(1), stderr=subprocess.DEVNULL) as process:
+        with starting.Popen(command(file, url), env=surroundings(1), stderr=subprocess.DEVNULL) as process:
             try:
                 assert app.handle("run").wait(timeout=BOUND_S) == lives
             finally:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ import pytest
 from pydantic import Field
 
 import holdfast as hf
+import starting
 from agents_for_tests import bank as banking
 from agents_for_tests.bank import Bank
 from agents_for_tests.buyer import DOUBTS, QUICK, buyer, charging
@@ -88,10 +88,8 @@ def kinds(app: hf.Holdfast) -> list[str]:
 def killed(store: Path, bank: Bank, mode: str, doubt: str, death: str) -> None:
     """A process of its own that dies by SIGKILL in the body of its effect."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), str(HERE)])}
-    done = subprocess.run(
-        [sys.executable, "-m", "agents_for_tests.buyer", str(store), str(bank.port), mode, doubt, death],
-        env=env, capture_output=True, timeout=60, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "agents_for_tests.buyer", str(store), str(bank.port), mode, doubt, death]
+    done = starting.run(command, env=env, timeout=60)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
 
 

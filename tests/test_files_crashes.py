@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
+import starting
 from agents_for_tests.owner import working
 from holdfast import _failpoints
 from holdfast.store import Row, Shedding
@@ -66,7 +67,7 @@ def test_a_run_that_is_killed_at_any_point_is_finished_and_charges_once(tmp_path
 @pytest.mark.parametrize("place", ["step", "between"])
 def test_a_stopped_owner_cannot_commit_anything_when_it_wakes(tmp_path: Path, place: str) -> None:
     words = [sys.executable, "-m", "agents_for_tests.owner", f"file://{tmp_path}/runs", f"{tmp_path}/ledger", "0.5", f"hold={place}"]
-    with subprocess.Popen(words, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+    with starting.Popen(words, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdin is not None
         assert other.stdout is not None
         other.stdin.write("r\n")

@@ -232,6 +232,7 @@ def all_pages(path: Path) -> list[int]:
     return list(range(path.stat().st_size // PAGE))
 
 
+@pytest.mark.long
 def test_every_flipped_byte_is_noticed_or_has_no_meaning(path: Path) -> None:
     pages = all_pages(path)
     shares = [pages[number::PROCESSES] for number in range(PROCESSES)]

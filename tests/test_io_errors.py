@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,11 +16,13 @@ from pathlib import Path
 
 import pytest
 
+import starting
 from sweeping import NEEDS_A_PERSON, Server, sqlite_in
 from test_sweep import AGENT, Case, Crew, crew, new_case, refuse_any
 
 __all__ = ["crew"]
 
+HERE = Path(__file__).parent
 STORE_GAVE_UP = 74
 KIB = 1024
 REFUSALS = {
@@ -40,8 +41,8 @@ Of shared memory that cannot grow SQLite does not say why: that is told as a lac
 def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     """How often the main thread writes and flushes in an undisturbed run, from the creation of the store on."""
     folder = tmp_path_factory.mktemp("counted")
-    strace = ["strace", "-f", "-qq", "-e", "trace=pwrite64,fdatasync", "-o", f"{folder}/trace"]
-    subprocess.run([*strace, sys.executable, AGENT, folder, "async"], check=True)
+    traced = starting.under_strace(["-e", "trace=pwrite64,fdatasync", "-o", f"{folder}/trace"], AGENT, folder, "async")
+    starting.run(traced, cwd=HERE, timeout=60).check_returncode()
     lines = (folder / "trace").read_text().splitlines()
     main = lines[0].split()[0]
     counts = {name: sum(line.split()[0] == main and f"{name}(" in line for line in lines) for name in ("pwrite64", "fdatasync")}
@@ -52,10 +53,9 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 def disturbed(case: Case, call: str, error: str, number: int, *options: str) -> tuple[int, str]:
     """One run in which one call fails: its exit status, and the command that does it again, with what it said."""
     inject = f"inject={call}:error={error}:when={number}"
-    command = ["strace", "-f", "-qq", "-e", f"trace={call}", *(options or ("-o", "/dev/null")), "-e", inject]
-    command += [sys.executable, str(AGENT), str(case.folder), "async", str(case.store)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    return done.returncode, f"{' '.join(command)} {done.stderr}".strip()
+    strace = ["-e", f"trace={call}", *(options or ("-o", "/dev/null")), "-e", inject]
+    done = starting.run(starting.under_strace(strace, AGENT, case.folder, "async", str(case.store)), cwd=HERE, text=True, timeout=60)
+    return done.returncode, f"{' '.join(map(str, done.args))} {done.stderr}".strip()
 
 
 def error_of(case: Case) -> str:
@@ -118,16 +118,20 @@ def test_the_trace_would_show_a_second_flush() -> None:
     assert flushes_after_failure(trace) == ["7 fdatasync(5) = 0"]
 
 
+LIMITED = """
+import resource, runpy, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+sys.argv = sys.argv[2:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
 @pytest.mark.parametrize("variant", ["async", "def"])
 def test_a_file_that_may_not_grow(crew: Crew, tmp_path: Path, variant: str) -> None:
     def stop_at(server: Server, limit_kib: int) -> tuple[str, list[str]]:
         case = new_case(crew, tmp_path / f"{limit_kib}k", variant)
-        command = [sys.executable, str(AGENT), str(case.folder), variant]
-
-        def limited() -> None:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit_kib * KIB, resource.RLIM_INFINITY))
-
-        code = subprocess.run(command, check=False, capture_output=True, preexec_fn=limited).returncode
+        command = [sys.executable, "-c", LIMITED, str(limit_kib * KIB), str(AGENT), str(case.folder), variant]
+        code = starting.run(command, cwd=HERE, timeout=60).returncode
         if code != STORE_GAVE_UP:
             return "", [f"with files of {limit_kib} KiB {command} ended with {code}"]
         said = error_of(case)

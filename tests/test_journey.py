@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
+import starting
 from agents_for_tests.traveller import RUN_ID
 from holdfast.cli import main
 
@@ -54,7 +55,7 @@ if importlib.util.find_spec("holdfast.moving.adopting") is not None:
 
 def process(act: str, place: str, ledger: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "agents_for_tests.traveller", act, place, str(ledger)]
-    return subprocess.run(command, env=ENV, cwd=HERE, capture_output=True, text=True, check=False, timeout=60)
+    return starting.run(command, env=ENV, cwd=HERE, text=True, timeout=60)
 
 
 @pytest.mark.parametrize("middle", MIDDLES)

@@ -19,6 +19,8 @@ from holdfast.records import kinds as rec
 from holdfast.records.replay import Execute, History
 from sweeping import OTHERS, sqlite_in
 
+pytestmark = pytest.mark.long
+
 FURTHER = int(os.environ.get("HOLDFAST_MACHINE", "1"))
 """So many times the examples, drawn anew each time: for a long search by hand. `make test` plays the same ones every time.
 

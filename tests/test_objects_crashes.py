@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
+import starting
 from agents_for_tests.owner import working
 from holdfast._failpoints import NAMES
 from object_server import BUCKET
@@ -28,7 +29,7 @@ class Owner:
     def __init__(self, url: str, ledger: Path, *words: str, lease_s: float = 3600, env: dict[str, str] | None = None) -> None:
         command = [sys.executable, "-m", "agents_for_tests.owner", url, str(ledger), str(lease_s), *words]
         around = {**os.environ, "PYTHONPATH": PATHS, **(env or {})}
-        self.process = subprocess.Popen(command, env=around, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = starting.Popen(command, env=around, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def say(self, text: str) -> None:
         assert self.process.stdin is not None

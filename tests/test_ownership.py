@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+import starting
 from agents_for_tests.owner import working
 from crashing import FailingStore, dies_at
 from holdfast.errors import LeaseLost, StoreError
@@ -51,7 +52,8 @@ class Owner:
             str(lease_s),
             *words,
         ]
-        self.process = subprocess.Popen(command, env={**os.environ, **PATHS}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        start = subprocess.Popen if inside else starting.Popen
+        self.process = start(command, env={**os.environ, **PATHS}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def say(self, text: str) -> None:
         assert self.process.stdin is not None

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 import holdfast as hf
+import starting
 from agents_for_tests.owner import working
 from holdfast._failpoints import NAMES
 
@@ -28,7 +29,7 @@ class Owner:
 
     def __init__(self, url: str, ledger: Path, lease_s: float, place: str) -> None:
         command = [sys.executable, "-m", "agents_for_tests.owner", url, str(ledger), str(lease_s), f"hold={place}"]
-        self.process = subprocess.Popen(command, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = starting.Popen[str](command, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.hear() == "ready"
         self.say("r")
         assert self.hear() == "holding"
@@ -148,7 +149,7 @@ def lives(url: str, ledger: Path, failpoint: str = "") -> subprocess.CompletedPr
     """A process that runs the agent to its end, or to the point where it is killed."""
     command = [sys.executable, "-m", "agents_for_tests.owner", url, str(ledger), "3600", "verify"]
     env = ENV | ({"HOLDFAST_FAILPOINT": failpoint} if failpoint else {})
-    return subprocess.run(command, env=env, input="r\n\n", capture_output=True, text=True, check=False, timeout=60)
+    return starting.run(command, env=env, said="r\n\n", text=True, timeout=60)
 
 
 @pytest.mark.sweep

@@ -145,7 +145,7 @@ def stuck(direct: PostgresStore, through: PostgresStore, between: Proxy, url: st
         between.cut_how = "stuck"
         thread = threading.Thread(target=lambda: answers.extend(through.append([onward("run", 1)])))
         thread.start()
-        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+        waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))"
         for _ in range(500):
             if between.cuts and holder.execute(waiting).fetchone() != (0,):
                 break
@@ -270,7 +270,7 @@ def test_ctrl_c_gets_through_while_the_server_hangs(postgres_url: str, direct: P
         one.stdin.write("go\n")
         one.stdin.flush()
         for _ in range(500):
-            if holder.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall():
+            if holder.execute("SELECT 1 FROM pg_locks WHERE NOT granted AND pg_backend_pid() = ANY (pg_blocking_pids(pid))").fetchall():
                 break
             threading.Event().wait(0.01)
         one.send_signal(signal.SIGINT)

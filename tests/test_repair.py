@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,6 +14,7 @@ import apsw
 import pytest
 
 import holdfast as hf
+import starting
 from crashing import LEASE_S, lines
 from holdfast.errors import Damaged, Refusal, RunRepaired, StoreDamaged
 from holdfast.operating import repair
@@ -382,9 +382,11 @@ def test_without_its_doubts_a_repair_would_have_the_effect_repeated(harmed: Harm
 SCRIPT = "import sys, holdfast\nwith holdfast.Holdfast(sys.argv[1]) as app: app.repair('r', dry_run=False, by='ann')"
 
 
-def killed(path: Path, *before: str, **environment: str) -> int:
-    words = [*before, sys.executable, "-c", SCRIPT, str(path)]
-    return subprocess.run(words, env={**os.environ, **environment}, capture_output=True, check=False).returncode
+def killed(path: Path, *strace: str, **environment: str) -> int:
+    program = path.with_name("repairs.py")
+    program.write_text(SCRIPT)
+    command = starting.under_strace(strace, program, path) if strace else [sys.executable, str(program), str(path)]
+    return starting.run(command, env={**os.environ, **environment}, cwd=Path(__file__).parent, timeout=60).returncode
 
 
 def stands(harmed: Harmed, damaged: list[Row]) -> str:
@@ -420,8 +422,8 @@ def test_a_repair_that_is_killed_at_a_write_has_happened_or_not(tmp_path: Path) 
         harmed = Harmed(folder / "runs.db")
         harmed.flip(5)
         damaged = harmed.rows()
-        strace = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=pwrite64,fdatasync"]
-        code = killed(harmed.path, *strace, "-e", f"inject=pwrite64,fdatasync:signal=KILL:when={number}")
+        strace = ["-o", "/dev/null", "-e", "trace=pwrite64,fdatasync", "-e", f"inject=pwrite64,fdatasync:signal=KILL:when={number}"]
+        code = killed(harmed.path, *strace)
         fates.add(stands(harmed, damaged))
         if code == 0:
             break

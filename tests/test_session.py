@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
+import starting
 
 RUN_ID, WAITS, KILLED = "session", 75, -signal.SIGKILL
 MODES = ("async", "def")
@@ -72,9 +72,7 @@ class Play:
     def process(self, *more: str, failpoint: str = "") -> int:
         words = [sys.executable, "-m", "agents_for_tests.session_agent", self.site.address, str(self.store), self.mode, *more]
         environment = {**os.environ, **({"HOLDFAST_FAILPOINT": failpoint} if failpoint else {})}
-        done = subprocess.run(
-            words, cwd=Path(__file__).parent, env=environment, capture_output=True, text=True, timeout=60, check=False
-        )  # fmt: skip
+        done = starting.run(words, cwd=Path(__file__).parent, env=environment, text=True, timeout=60)
         assert done.returncode in (0, WAITS, KILLED), done.stderr
         self.told = done.stdout.strip()
         return done.returncode

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +14,7 @@ import pytest
 
 import holdfast as hf
 import holdfast.sync as hfs
+import starting
 from agents_for_tests.sites import StillClock
 from crashing import lines, status
 from holdfast.errors import Misuse
@@ -81,7 +80,7 @@ class Ticking(StillClock):
 def elsewhere(*words: str, path: Path) -> None:
     """Somebody in another process says something."""
     command = [sys.executable, "-m", "holdfast", *words, "--store", str(path)]
-    subprocess.run(command, env=os.environ, check=True, capture_output=True, timeout=60)
+    starting.run(command, timeout=60).check_returncode()
 
 
 @contextmanager

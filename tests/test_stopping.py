@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
+import starting
 from agents_for_tests import stopping_app
 from agents_for_tests.fleet_ledger import Ledger, Server
 from chaos_fleet import command, surroundings
@@ -47,7 +48,7 @@ def app(tmp_path: Path) -> Iterator[Holdfast]:
 @contextmanager
 def worker(url: str, desk: Server, *, broken: str = "") -> Iterator[subprocess.Popen[bytes]]:
     env = {**surroundings(desk.port), "STOPPING_BROKEN": broken}
-    process = subprocess.Popen(command(APP, url), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = starting.Popen[bytes](command(APP, url), env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield process
     finally:

@@ -93,6 +93,7 @@ def store(home: Home) -> Iterator[Store]:
 # --- huge values ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_huge_values_are_kept_and_given_back(home: Home) -> None:
     """A step is called with 64 MB (8 in memory and in a bucket) and returns as much; the run breaks off behind it, and goes on later."""
     size = HUGE // 8 if home.kind in ("memory", "objects") else HUGE  # 64 MB through the objects store itself: test_stores_objects.py
@@ -144,6 +145,7 @@ def timed(work: Callable[[], Any]) -> Any:
     return found
 
 
+@pytest.mark.xdist_group("endless")  # it is made once
 def test_a_run_of_a_hundred_thousand_records_is_loaded_checked_and_told(home: Home) -> None:
     count = FEWER.get(home.kind, RECORDS)
     appends = endless("endless", count)

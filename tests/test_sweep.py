@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -61,10 +61,9 @@ class Obeying(Protocol):
 class Crew:
     """Two servers, a pool that hands one to each task, where the stores of cases are, and what each agent gives when nobody kills it."""
 
-    def __init__(self, home: Home = sqlite_in) -> None:
-        self.home = home
+    def __init__(self, *servers: Server, home: Home = sqlite_in) -> None:
+        self.home, self.servers = home, servers
         self.expected: dict[str, list[str]] = {}
-        self.servers = [Server() for _ in range(PROCESSES)]
         self._free: queue.Queue[Server] = queue.Queue()
         for server in self.servers:
             self._free.put(server)
@@ -77,10 +76,6 @@ class Crew:
         assert len(self.expected[variant]) == 18
         assert case.judge(self.expected) == []
 
-    def close(self) -> None:
-        for server in self.servers:
-            server.close()
-
     def map(self, task: Callable[[Server, Any], Any], items: Any) -> list[Any]:
         def with_server(item: Any) -> Any:
             server = self._free.get()
@@ -89,7 +84,7 @@ class Crew:
             finally:
                 self._free.put(server)
 
-        with ThreadPoolExecutor(PROCESSES) as pool:
+        with ThreadPoolExecutor(len(self.servers)) as pool:
             return list(pool.map(with_server, items))
 
 
@@ -231,11 +226,11 @@ class Case:
 
 
 @pytest.fixture(scope="module")
-def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    with closing(Crew()) as crew:
-        for variant in VARIANTS:
-            crew.undisturbed(tmp_path_factory.mktemp(variant), variant)
-        yield crew
+def crew(server: Server, second_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Crew:
+    crew = Crew(server, second_server)
+    for variant in VARIANTS:
+        crew.undisturbed(tmp_path_factory.mktemp(variant), variant)
+    return crew
 
 
 def new_case(crew: Crew, folder: Path, variant: str, broken: str = "") -> Case:

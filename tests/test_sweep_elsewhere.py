@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -97,11 +96,11 @@ def home(request: pytest.FixtureRequest, name: str) -> Home:
 
 
 @pytest.fixture(scope="module")
-def crew(home: Home, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
-    with closing(Crew(home)) as crew:
-        for variant in VARIANTS:
-            crew.undisturbed(tmp_path_factory.mktemp(variant), variant)
-        yield crew
+def crew(server: Server, second_server: Server, home: Home, tmp_path_factory: pytest.TempPathFactory) -> Crew:
+    crew = Crew(server, second_server, home=home)
+    for variant in VARIANTS:
+        crew.undisturbed(tmp_path_factory.mktemp(variant), variant)
+    return crew
 
 
 def test_a_kill_at_every_failpoint(crew: Crew, tmp_path: Path) -> None:

@@ -90,11 +90,12 @@ class Gated(MemoryStore):
 def time_out_during_an_intent(before: Exception | None = None) -> tuple[list[str], list[str]]:
     """The time-out fires while the intent of an effect is being stored: what was paid, and what the run came to, live and on replay.
 
-    It is the intent of the first attempt, or of the second after the first raised `before`.
+    It is the intent of the first attempt, or of the second after the first raised `before`: so long after it that the time-out is not
+    written in one transaction with that intent, on a busy machine either.
     """
     store, paid, ends, failures = Gated(), list[str](), list[str](), [before] if before else []
 
-    @hf.effect(in_doubt="resend", retry=hf.Retry(base="40ms", on=Exception))
+    @hf.effect(in_doubt="resend", retry=hf.Retry(base="400ms", on=Exception))
     async def pay() -> str:
         if failures:
             raise failures.pop()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,6 +16,7 @@ from urllib.error import HTTPError
 import pytest
 
 import holdfast as hf
+import starting
 from agents_for_tests.bank import Bank
 from agents_for_tests.buyer import QUICK, buyer
 from agents_for_tests.sites import StillClock
@@ -234,7 +234,7 @@ def killed(store: Path, bank: Bank, doubt: str) -> int:
     """A process that SIGKILLs itself in the body of its effect, if it gets that far; gives how it ended."""
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE.parent / "src"), str(HERE)])}
     command = [sys.executable, "-m", "agents_for_tests.buyer", str(store), str(bank.port), "def", doubt, "before"]
-    return subprocess.run(command, env=env, capture_output=True, timeout=60, check=False).returncode
+    return starting.run(command, env=env, timeout=60).returncode
 
 
 def test_crashes_use_up_no_attempts_where_a_probe_says_what_is_true(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
+import starting
 from agents_for_tests import fleet_app
 from agents_for_tests.fleet_ledger import Ledger, Server
 from chaos_fleet import APP, command, surroundings
@@ -44,7 +45,8 @@ def app(tmp_path: Path) -> Iterator[Holdfast]:
 @contextmanager
 def worker(folder: Path, desk: Server, *words: str, file: Path = APP) -> Iterator[subprocess.Popen[str]]:
     said, env = command(file, str(folder / "runs.db"), *words), surroundings(desk.port)
-    process = subprocess.Popen(said, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    start = subprocess.Popen if "--watch" in words else starting.Popen  # whoever watches starts the interpreter that it was started with
+    process = start(said, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process
     finally:
@@ -274,7 +276,8 @@ def test_a_run_whose_agent_no_worker_has_stays_in_line_and_those_who_look_are_to
 
 def holdfast(folder: Path, *words: str) -> str:
     said = [sys.executable, "-m", "holdfast", *words, "--store", str(folder / "runs.db")]
-    done = subprocess.run(said, env=surroundings(1), capture_output=True, text=True, timeout=BOUND_S, check=True)
+    done = starting.run(said, env=surroundings(1), text=True, timeout=BOUND_S)
+    done.check_returncode()
     return " ".join(done.stdout.split())
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+import starting
 from agents_for_tests.sites import eventually
 from chaos_fleet import command, surroundings
 from holdfast import Holdfast
@@ -101,7 +102,7 @@ async def good(what: str) -> str:
 def worker(folder: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
     (folder / "app.py").write_text(APP)
     said = command(folder / "app.py", str(folder / "runs.db"), *words)
-    process = subprocess.Popen(said, env=surroundings(0), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = starting.Popen(said, env=surroundings(0), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process
     finally:

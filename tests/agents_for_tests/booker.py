@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 
 import holdfast.sync as hf
+from agents_for_tests.forking import forked, prepare
 from holdfast._failpoints import arm, reach
 from holdfast.store import Append, Stale
 from holdfast.stores._postgres_transaction import OpenTransaction
@@ -52,7 +53,7 @@ def _break(store: object, how: str) -> None:
 
 def child(order: dict[str, str]) -> int:
     """A process that runs the agent; gives how it ended."""
-    pid = os.fork()
+    pid = forked()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if order["failpoint"]:
@@ -65,5 +66,6 @@ def child(order: dict[str, str]) -> int:
 
 
 if __name__ == "__main__":
+    prepare()
     for line in sys.stdin:
         print(child(json.loads(line)), flush=True)

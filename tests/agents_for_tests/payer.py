@@ -19,6 +19,7 @@ from typing import Any
 
 import holdfast as hf
 from agents_for_tests import bank
+from agents_for_tests.forking import forked, prepare
 from agents_for_tests.sites import HandClock
 from agents_for_tests.sweep_agent import break_intents
 from holdfast import _failpoints
@@ -209,9 +210,10 @@ def waited_for(pid: int) -> str:
 
 
 def serve() -> None:
+    prepare()
     for line in sys.stdin:
         order = json.loads(line)
-        pid = order.get("wake") or os.fork()
+        pid = order.get("wake") or forked()
         if pid == 0:
             os._exit(obey(order))
         if "wake" in order:

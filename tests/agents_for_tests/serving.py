@@ -7,13 +7,11 @@ broken, and how the process dies. The answer is the exit status of the child.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import importlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -21,14 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-from pydantic import TypeAdapter
 
 from agents_for_tests import sweep_agent
+from agents_for_tests.forking import forked, prepare
+from agents_for_tests.tracing import traced
 from holdfast import _failpoints
-from holdfast.stores import files, objects, postgres, sqlite
 
-LOADED = (files, objects, postgres, sqlite)
-"""The stores that a child need not import for itself."""
 PATIENCE_S = 10
 """A run takes a twentieth of a second; one that takes so long hangs, and says where."""
 REAL_VFS = "unix"
@@ -54,21 +50,6 @@ class MortalVfs(apsw.VFS):
         return MortalFile(REAL_VFS, name, flags)
 
 
-PR_SET_PTRACER = 0x59616D61
-ANYBODY = ctypes.c_ulong(-1)
-
-
-def die_at_fdatasync(number: int) -> None:
-    """Be killed on the way into that flush of a thread, by a strace that attaches here: it would slow an interpreter's start down."""
-    ctypes.CDLL(None).prctl(PR_SET_PTRACER, ANYBODY)  # some kernels let nobody but a parent attach
-    kill = f"inject=fdatasync:signal=KILL:when={number}"
-    command = ["strace", "-f", "-o", "/dev/null", "-e", "trace=fdatasync", "-e", kill, "-p", str(os.getpid())]
-    tracer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    assert tracer.stderr is not None
-    said = tracer.stderr.readline()
-    assert "attached" in said, said
-
-
 def obey(agent: Any, order: dict[str, Any]) -> int:
     """One act in a forked child, with its way to die."""
     sweep_agent.folder = Path(order["folder"])
@@ -84,7 +65,7 @@ def obey(agent: Any, order: dict[str, Any]) -> int:
             MortalFile.countdown = order["sync"]
             order["vfs"] = MortalVfs()
         if "fdatasync" in order:
-            die_at_fdatasync(order["fdatasync"])
+            traced("-o", os.devnull, "-e", "trace=fdatasync", "-e", f"inject=fdatasync:signal=KILL:when={order['fdatasync']}")
         code: int = agent.run_once(order["variant"], order["store"])
     except BaseException:  # noqa: BLE001 (whatever it is, it is shown)
         traceback.print_exc()
@@ -93,11 +74,11 @@ def obey(agent: Any, order: dict[str, Any]) -> int:
 
 
 def serve() -> None:
-    TypeAdapter(None)  # the first one looks through everything that is installed, for plugins
+    prepare()
     for line in sys.stdin:
         order = json.loads(line)
         agent = importlib.import_module(f"agents_for_tests.{order['agent']}")
-        pid = os.fork()
+        pid = forked()
         if pid == 0:
             os._exit(obey(agent, order))
         if "kill_after_s" in order:
