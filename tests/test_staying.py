@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 import holdfast as hf
 import holdfast.sync as hfs
 import starting
-from agents_for_tests.sites import StillClock
+from agents_for_tests.sites import StillClock, eventually
 from crashing import lines, status
 from holdfast.errors import Misuse
 from holdfast.stores.sqlite import SqliteStore
@@ -84,12 +84,17 @@ def elsewhere(*words: str, path: Path) -> None:
 
 
 @contextmanager
-def when_asked(path: Path, *words: str) -> Iterator[Callable[..., None]]:
-    """An `on_ask` that has a process say something as soon as the question is put."""
+def when_asked(path: Path, *words: str, parked: str = "") -> Iterator[Callable[..., None]]:
+    """An `on_ask` that has a process say something as soon as the question is put, and a run that is named has parked."""
     threads: list[threading.Thread] = []
 
+    def say() -> None:
+        with closing(SqliteStore(path)) as store:
+            eventually(lambda: not parked or status(store, parked) == "waiting")
+        elsewhere(*words, path=path)
+
     def on_ask(*_: object) -> None:
-        threads.append(threading.Thread(target=elsewhere, args=words, kwargs={"path": path}))
+        threads.append(threading.Thread(target=say))
         threads[-1].start()
 
     yield on_ask
@@ -124,7 +129,7 @@ def _calls_blocking() -> str:
 @pytest.mark.parametrize("mode", MODES)
 def test_a_run_whose_child_waits_does_not_stay(tmp_path: Path, mode: str, wait: bool) -> None:  # noqa: FBT001
     path, agent = tmp_path / "runs.db", {"async": _calls, "def": _calls_blocking}[mode]
-    with when_asked(path, "answer", "r.1/1", "1234", "--by", "ann") as on_ask, hf.Holdfast(path, on_ask=on_ask) as app:
+    with when_asked(path, "answer", "r.1/1", "1234", "--by", "ann", parked="r") as on_ask, hf.Holdfast(path, on_ask=on_ask) as app:
         begun_s = time.monotonic()
         if not wait:
             with pytest.raises(hf.RunWaiting, match=r"child run 'r\.1' waits"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import os
 import sys
@@ -156,7 +157,7 @@ class Holdfast(Transferring, Working):
         try:
             if order.agent.is_async:
                 return self.loop.run(attend_async(self.engine, order))
-            return attend_blocking(self.engine, order)
+            return contextvars.copy_context().run(attend_blocking, self.engine, order)  # as on a loop, nothing of it stays behind
         except Exception as error:
             without_our_frames(error)
             raise

@@ -53,5 +53,5 @@ def _kept(trace: TracebackType | None) -> TracebackType | None:
         trace = trace.tb_next
     kept: TracebackType | None = None
     for frame in reversed(frames):
-        kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+        kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno or 0)  # between two lines it has none
     return kept

@@ -99,30 +99,33 @@ class Committer:
 
     def commit_inline(self, journal: Journal, records: Sequence[rec.Record]) -> int | None:
         """Write in place if nothing else waits and every lock is free at once; otherwise None, with nothing written."""
-        if self._queue or not self.store.inline or not self._lock.acquire(blocking=False):
+        if self._queue or not self.store.inline or self._lock.locked():
             return None
-        holds = journal.holds
-        if holds:
-            journal.begin_write()
-        try:
-            append = journal.seal(records, at_us=self.clock.now_us())
-            try:
-                (stale,) = self.store.append((append,), wait=False)
-            except StoreBusy:
-                return None  # everything is as it was
-            except BaseException as error:
-                journal.broken = Stopped(error if isinstance(error, StoreError) else _collapsed(self.store, error))
-                if not isinstance(error, Exception):
-                    raise  # an interruption stays what it is; what was written is found out by whoever loads the run
-                raise journal.broken from error
-            if stale is not None:
-                raise journal.refused(_swept(self.store, stale), stale.full)
-            journal.stored(append, records)
-            return append.head.seq
-        finally:
+        with self._lock:  # never `acquire` and `try`: Ctrl-C between them would lock it for ever
+            holds = journal.holds
             if holds:
-                journal.end_write()
-            self._lock.release()
+                journal.begin_write()
+            try:
+                return self._write_alone(journal, records)
+            finally:
+                if holds:
+                    journal.end_write()
+
+    def _write_alone(self, journal: Journal, records: Sequence[rec.Record]) -> int | None:
+        append = journal.seal(records, at_us=self.clock.now_us())
+        try:
+            (stale,) = self.store.append((append,), wait=False)
+        except StoreBusy:
+            return None  # everything is as it was
+        except BaseException as error:
+            journal.broken = Stopped(error if isinstance(error, StoreError) else _collapsed(self.store, error))
+            if not isinstance(error, Exception):
+                raise  # an interruption stays what it is; what was written is found out by whoever loads the run
+            raise journal.broken from error
+        if stale is not None:
+            raise journal.refused(_swept(self.store, stale), stale.full)
+        journal.stored(append, records)
+        return append.head.seq
 
     async def commit_async(self, journal: Journal, records: Sequence[rec.Record], takes: Sequence[int] = ()) -> int:
         """Write through the committing thread; a cancellation is held back until the result is known."""
@@ -186,8 +189,9 @@ class Committer:
         with self._starting:
             if not self._closing:
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._loop, name="holdfast-commit", daemon=True)
-                    self._thread.start()
+                    thread = threading.Thread(target=self._loop, name="holdfast-commit", daemon=True)
+                    thread.start()
+                    self._thread = thread  # only now: one that Ctrl-C kept from starting cannot be joined
                 self._wake.set()
                 return
         with self._lock:  # nobody else would write it any more

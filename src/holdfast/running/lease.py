@@ -109,8 +109,9 @@ class Keeper:
         with self._lock:
             if self._thread is None:
                 self._store.enroll(self.owner)
-                self._thread = threading.Thread(target=self._loop, name="holdfast-keeper", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._loop, name="holdfast-keeper", daemon=True)
+                thread.start()
+                self._thread = thread  # only now: one that Ctrl-C kept from starting cannot be joined
 
     def takes(self, run_id: str, by: object) -> bool:
         """Whether `by` is the one in this process that may claim the run: all share one owner, so the fence alone would let them all in."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import Token
 from typing import Any
 
 from holdfast.errors import (
@@ -15,7 +16,7 @@ from holdfast.errors import (
 )  # fmt: skip
 from holdfast.large.artifact import Desk, desk
 from holdfast.life.drive import drive_async, drive_blocking
-from holdfast.life.run import EDGE_S, Group, Run, Scope, active, place
+from holdfast.life.run import EDGE_S, Group, Place, Run, Scope, active, place
 from holdfast.records import kinds as rec
 from holdfast.records.replay import UNDO
 from holdfast.running.ending import Raised, Returned, concluded
@@ -24,32 +25,39 @@ from holdfast.running.lease import CHILD, deliver
 
 
 async def play_async(engine: Engine, order: Order, run: Run) -> Any:
-    with _Stage(engine, run) as scope:
-        task = asyncio.current_task()
-        assert task is not None
-        before = task.cancelling()
-        run.root = task
-        if run.cancelling is not None:
-            run.cancel_root(task)
-        _take_letters(engine, run)
-        try:
-            args, kwargs = _arguments(order, run)
-            outcome: Returned | Raised = Returned(await order.agent.fn(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 (conclude decides what every way to end means)
-            outcome = Raised(error)
-        if run.started_here:
-            outcome = await _joined(run, scope, outcome)
-        run.root, run.was_cancelled = None, task.cancelling() > before
-        for _ in range(run.root_cancels):
-            task.uncancel()  # what the engine did to unwind the code is not a cancellation from outside
-        try:
-            return await drive_async(concluded(run, order.agent, outcome), run, scope)
-        except RunInterrupted as interrupted:
-            bare = isinstance(outcome, Raised) and isinstance(outcome.error, Stopped | asyncio.CancelledError)
-            bare = bare or interrupted.step_id.startswith(UNDO)
-            if task.cancelling() > before and bare:  # no time-out and no TaskGroup inside: whoever started the run cancels it
-                raise asyncio.CancelledError from None
-            raise
+    stage = _Stage(engine, run)
+    try:
+        return await _played_async(engine, order, run, stage.open())
+    finally:
+        stage.close()
+
+
+async def _played_async(engine: Engine, order: Order, run: Run, scope: Scope) -> Any:
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    run.root = task
+    if run.cancelling is not None:
+        run.cancel_root(task)
+    _take_letters(engine, run)
+    try:
+        args, kwargs = _arguments(order, run)
+        outcome: Returned | Raised = Returned(await order.agent.fn(*args, **kwargs))
+    except BaseException as error:  # noqa: BLE001 (conclude decides what every way to end means)
+        outcome = Raised(error)
+    if run.started_here:
+        outcome = await _joined(run, scope, outcome)
+    run.root, run.was_cancelled = None, task.cancelling() > before
+    for _ in range(run.root_cancels):
+        task.uncancel()  # what the engine did to unwind the code is not a cancellation from outside
+    try:
+        return await drive_async(concluded(run, order.agent, outcome), run, scope)
+    except RunInterrupted as interrupted:
+        bare = isinstance(outcome, Raised) and isinstance(outcome.error, Stopped | asyncio.CancelledError)
+        bare = bare or interrupted.step_id.startswith(UNDO)
+        if task.cancelling() > before and bare:  # no time-out and no TaskGroup inside: whoever started the run cancels it
+            raise asyncio.CancelledError from None
+        raise
 
 
 def _was_broken_off(outcome: Returned | Raised) -> bool:
@@ -86,7 +94,9 @@ async def _waited_for(run: Run, scope: Scope, outcome: Returned | Raised) -> Ret
 
 
 def play_blocking(engine: Engine, order: Order, run: Run) -> Any:
-    with _Stage(engine, run) as scope:
+    stage = _Stage(engine, run)
+    try:
+        scope = stage.open()
         _take_letters(engine, run)
         try:
             args, kwargs = _arguments(order, run)
@@ -94,6 +104,12 @@ def play_blocking(engine: Engine, order: Order, run: Run) -> Any:
         except BaseException as error:  # noqa: BLE001 (conclude decides what every way to end means)
             outcome = Raised(error)
         return drive_blocking(concluded(run, order.agent, outcome), run, scope)
+    finally:
+        try:
+            stage.close()
+        except KeyboardInterrupt:  # it came in the middle of that
+            stage.close()
+            raise
 
 
 def _arguments(order: Order, run: Run) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -126,26 +142,37 @@ def _listen(engine: Engine, run: Run) -> None:
 
 
 class _Stage:
-    """The run is registered while its code executes, and no longer."""
+    """The run is registered while its code executes, and no longer.
+
+    It is no context manager: Ctrl-C between `__enter__` and the block would leave the run registered for ever.
+    """
 
     def __init__(self, engine: Engine, run: Run) -> None:
         self._engine, self._run = engine, run
+        self._place: Token[Place | None] | None = None
+        self._desk: Token[Desk | None] | None = None
 
-    def __enter__(self) -> Scope:
+    def open(self) -> Scope:
+        """Register it, and give the scope of its main line."""
         self._engine.keeper.runs[self._run.id] = self._run
         self._run.listen = lambda: _listen(self._engine, self._run)
         active.add(self._run)
         scope = Scope(self._run, "", None)
-        self._token = place.set(scope)
+        self._place = place.set(scope)
         self._desk = desk.set(Desk(self._engine.store, self._engine.clock, self._run.id, self._run.stop))
         return scope
 
-    def __exit__(self, *_: object) -> None:
-        place.reset(self._token)
-        desk.reset(self._desk)
+    def close(self) -> None:
+        """Undo as much of that as was done and is not undone yet."""
+        if self._place is not None:
+            token, self._place = self._place, None
+            place.reset(token)
+        if self._desk is not None:
+            at_desk, self._desk = self._desk, None
+            desk.reset(at_desk)
         active.discard(self._run)
-        self._engine.committer.enter(-1)
-        self._engine.keeper.runs.pop(self._run.id, None)
+        if self._engine.keeper.runs.pop(self._run.id, None) is not None:
+            self._engine.committer.enter(-1)
         self._let_go()
 
     def _let_go(self) -> None:

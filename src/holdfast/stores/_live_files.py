@@ -13,13 +13,14 @@ import errno
 import logging
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator
+from math import inf
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from holdfast._clock import SystemClock
 from holdfast.errors import StoreError
+from holdfast.stores._seat import Seat
 
 FILE_BYTES = 4 * 1024 * 1024
 """From here on a file is full; a run has two at the most."""
@@ -53,12 +54,12 @@ class LiveFiles:
     def __init__(self, folder: Path, rests: Callable[[str], bool]) -> None:
         self._folder, self._rests = folder, rests
         self._open: dict[str, tuple[int, int]] = {}
-        self._lock = threading.Lock()
+        self._seat = Seat()
         self._complained = False
 
     def publish(self, run_id: str, payload: bytes) -> None:
         """Append a line, or lose it; never an error."""
-        if not self._lock.acquire(timeout=PATIENCE_S):
+        if not self._seat.take(PATIENCE_S):
             return
         try:
             self._write(run_id, payload + b"\n")
@@ -66,7 +67,7 @@ class LiveFiles:
             self._let_go(run_id)
             self._complain(error)
         finally:
-            self._lock.release()
+            self._seat.leave()
 
     def published(self, run_id: str, after: int) -> list[tuple[int, bytes]]:
         """The whole lines behind a position, each with the position behind it."""
@@ -90,9 +91,12 @@ class LiveFiles:
 
     def close(self) -> None:
         """Let go of the files; what is in them stays for followers."""
-        with self._lock:
+        self._seat.take(inf)
+        try:
             for run_id in list(self._open):
                 self._let_go(run_id)
+        finally:
+            self._seat.leave()
 
     def _write(self, run_id: str, line: bytes) -> None:
         fd, number = self._open.get(run_id) or self._begin(run_id)

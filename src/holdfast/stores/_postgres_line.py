@@ -1,4 +1,4 @@
-"""One session with a PostgreSQL server behind one lock: opened when first needed, opened anew when it is lost, dropped after a fork.
+"""One session with a PostgreSQL server for one thread at a time: opened when needed, opened anew when it is lost, dropped after a fork.
 
 Whoever loses a session in the middle of a statement does not know what became of it, and the server may still be busy with it. So a
 line holds an advisory lock of its own in every session. The session that takes the place of a lost one first ends whoever holds that
@@ -13,6 +13,7 @@ import secrets
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import Any, TypeVar
 
 import psycopg
@@ -22,6 +23,7 @@ from holdfast._clock import SystemClock
 from holdfast.errors import StoreBusy, StoreError, StoreReadOnly
 from holdfast.stores._postgres_address import Address
 from holdfast.stores._postgres_errors import ended, from_postgres, passes
+from holdfast.stores._seat import Seat
 
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -61,7 +63,7 @@ class Line:
     def __init__(self, address: Address, get_ready: Callable[[Connection], None] = lambda _: None) -> None:
         self.address, self._get_ready = address, get_ready
         self.key = secrets.randbits(63)
-        self._lock = threading.Lock()
+        self._seat = Seat()
         self._connection: Connection | None = None
         self._gone = ""
         self._closing = threading.Event()
@@ -80,15 +82,17 @@ class Line:
     def take(self, wait_s: float) -> bool:
         """Whether the line could be had in that time; who has it gives it back."""
         self.refuse_if_gone()
-        taken = self._lock.acquire(blocking=False) or (wait_s > 0 and self._lock.acquire(timeout=wait_s))
+        if self._seat.was_left():
+            self.discard()  # this very thread was interrupted while it used the session
+        taken = self._seat.take(wait_s)
         if self._gone and taken:
-            self._lock.release()
+            self._seat.leave()
         self.refuse_if_gone()
         return taken
 
     def give_back(self) -> None:
         """Let somebody else have the line."""
-        self._lock.release()
+        self._seat.leave()
 
     def run(self, work: Callable[[Connection], T], *, again: bool) -> T:
         """Do `work` with the session of a line that one has; where it is lost, once more with a new one, if doing it twice is harmless."""
@@ -171,8 +175,11 @@ class Line:
             return
         self._gone = CLOSED
         self._closing.set()
-        with self._lock:
+        self._seat.take(inf)
+        try:
             self.discard()
+        finally:
+            self._seat.leave()
 
     def drop_in_child(self) -> None:
         """Refuse everything from now on, and never close what is the parent's: closing would say goodbye on its socket."""

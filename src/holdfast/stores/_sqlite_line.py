@@ -1,20 +1,22 @@
-"""One connection behind one lock: opened when first needed, thrown away after an error, dropped after a fork.
+"""One connection for one thread at a time: opened when first needed, thrown away after an error, dropped after a fork.
 
 What failed inside a transaction is never tried again on the same connection: after a failed flush the kernel may
-have forgotten what it could not write. The connection is closed, without a checkpoint, and the next use opens a new one.
+have forgotten what it could not write. The connection is closed, without a checkpoint, and the next use opens a new one. What an
+interruption left in the middle counts as failed: the next use by that thread finds it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import threading
 import weakref
+from math import inf
 from pathlib import Path
 
 import apsw
 
 from holdfast.errors import StoreBusy, StoreError
+from holdfast.stores._seat import Seat
 from holdfast.stores._sqlite_file import BUSY_LIMIT_MS, connect, from_sqlite
 
 CLOSED = "the store is closed. Open it anew"
@@ -45,7 +47,8 @@ class Line:
 
     def __init__(self, path: Path, url: str, begin: str) -> None:
         self._path, self._url, self._begin = path, url, begin
-        self._lock = threading.Lock()
+        self._seat = Seat()
+        self._begun = False
         self._cursor: apsw.Cursor | None = None
         self._patience_ms = 0
         self._gone = ""
@@ -53,16 +56,18 @@ class Line:
         _all.add(self)
 
     def transaction(self) -> Transaction:
-        """A transaction that waits for the lock up to the limit."""
+        """A transaction that waits for other threads and processes up to the limit."""
         return self._patient
 
     def begin(self, patience_ms: int) -> apsw.Cursor:
-        """Take the lock and begin; on an error the lock is free again."""
-        if self._gone or not (self._lock.acquire(blocking=False) or self._lock.acquire(timeout=patience_ms / 1000)):
+        """Take the seat and begin; on an error it is free again."""
+        if self._gone or not self._seat.take(patience_ms / 1000):
             self.refuse_if_gone()
             raise StoreBusy(self._url, "another thread of this process is using the store; nothing was written. Try again")
         try:
-            cursor = self._cursor
+            if self._begun:
+                self._discard()  # this very thread was interrupted in its last transaction
+            self._begun, cursor = True, self._cursor
             if cursor is None or patience_ms != self._patience_ms:
                 cursor = self._ready(patience_ms)
             cursor.execute(self._begin)
@@ -72,7 +77,7 @@ class Line:
         return cursor
 
     def end(self, error: BaseException | None) -> None:
-        """Commit and let go of the lock; after an error throw the connection away instead."""
+        """Commit and leave the seat; after an error throw the connection away instead."""
         cursor = self._cursor
         assert cursor is not None, "only a transaction that began can end"
         if error is None:
@@ -81,7 +86,8 @@ class Line:
             except BaseException as failed:
                 self._fail(failed)
                 raise
-            self._lock.release()
+            self._begun = False
+            self._seat.leave()
         else:
             self._fail(error)
 
@@ -94,11 +100,16 @@ class Line:
         """Let go of the connection once nobody uses it."""
         if self._gone:
             return
-        with self._lock:
+        self._seat.take(inf)
+        try:
             self._gone = CLOSED
-            if self._cursor is not None:
+            if self._begun:
+                self._discard()
+            elif self._cursor is not None:
                 self._cursor.connection.close()
                 self._cursor = None
+        finally:
+            self._seat.leave()
 
     def drop_in_child(self) -> None:
         """Refuse everything from now on, and never close what is the parent's: even closing writes to shared memory."""
@@ -115,12 +126,13 @@ class Line:
         return self._cursor
 
     def _fail(self, error: BaseException, *, fine: bool = False) -> None:
-        """Let go of the lock and, unless the connection is fine, of the connection; say SQLite's errors as ours."""
+        """Leave the seat and, unless it is fine, the connection; say SQLite's errors as ours."""
         try:
             if not fine:
                 self._discard()
         finally:
-            self._lock.release()
+            self._begun = False
+            self._seat.leave()
         if isinstance(error, apsw.Error | UnicodeDecodeError):
             raise from_sqlite(error, self._url) from error
 

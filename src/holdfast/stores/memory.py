@@ -67,12 +67,10 @@ class MemoryStore:
         self._refs: dict[str, set[str]] = {}
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
-        if not self._lock.acquire(blocking=wait):
+        if not wait and self._lock.locked():
             raise StoreBusy(self.url, "another thread is writing; nothing was written. Try again")
-        try:
+        with self._lock:
             return [self._append(one) for one in batch]
-        finally:
-            self._lock.release()
 
     def _append(self, one: Append) -> Stale | None:
         head = self._heads.get(one.run_id)

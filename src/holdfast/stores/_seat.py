@@ -1,0 +1,60 @@
+"""A lock that knows at every moment which thread has it, so that what an interruption left behind is found.
+
+Ctrl-C raises between any two instructions of the main thread: behind the `acquire` of an ordinary lock and before the `try`, say, and then
+nobody ever releases it. Here taking is one operation that also says who took. A thread that finds the seat taken by itself has been
+interrupted in its last use, and has to put in order what that left.
+"""
+
+from __future__ import annotations
+
+import threading
+from threading import get_ident
+
+from holdfast._clock import SystemClock
+
+LOOK_S = 0.05
+"""How long who waits trusts in being told: whoever left may have been interrupted before it said so."""
+SEAT = 0
+
+
+class Seat:
+    """For one thread at a time."""
+
+    __slots__ = ("_freed", "_waiting", "by")
+
+    def __init__(self) -> None:
+        self.by: dict[int, int] = {}
+        self._freed = threading.Condition()
+        self._waiting = 0
+
+    def take(self, patience_s: float) -> bool:
+        """Whether this thread has it now: at once, or within that time."""
+        me = get_ident()
+        return self.by.setdefault(SEAT, me) == me or (patience_s > 0 and self._waited(me, patience_s))
+
+    def was_left(self) -> bool:
+        """Whether this thread has it already: its last use was interrupted."""
+        return self.by.get(SEAT) == get_ident()
+
+    def leave(self) -> None:
+        """Let another thread have it; nothing where this one has it no longer."""
+        if self.was_left():
+            del self.by[SEAT]
+            if self._waiting:
+                with self._freed:
+                    self._freed.notify()
+
+    def _waited(self, me: int, patience_s: float) -> bool:
+        clock = SystemClock()
+        until_s = clock.monotonic_s() + patience_s
+        with self._freed:
+            self._waiting += 1
+            try:
+                while self.by.setdefault(SEAT, me) != me:
+                    left_s = until_s - clock.monotonic_s()
+                    if left_s <= 0:
+                        return False
+                    self._freed.wait(min(left_s, LOOK_S))
+            finally:
+                self._waiting -= 1
+        return True

@@ -1,0 +1,201 @@
+"""Ctrl-C in a blocking run, at any instruction of the engine: nothing hangs, nothing is lost, and no effect happens twice."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from contextvars import ContextVar
+from pathlib import Path
+from types import FrameType, TracebackType
+
+import pytest
+from psycopg import pq
+
+import holdfast as hf
+import holdfast.sync as hfs
+from holdfast.app.frames import without_our_frames
+from holdfast.errors import StoreBusy
+from holdfast.life.run import active
+from holdfast.stores._live_files import LiveFiles
+from holdfast.stores._postgres_address import address_of
+from holdfast.stores._postgres_line import Line as PostgresLine
+from holdfast.stores._seat import Seat
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.sample import create
+from interrupting import Site, in_time, interrupted
+
+LEDGER: list[int] = []
+PRESSED: list[int] = []
+LEASE_S = 0.2
+"""Who was kept from closing its store is no longer waited for after that."""
+SAMPLE = 60
+"""Sites of some 1,300 that are tried each time, by dice; all of them take a minute."""
+
+
+@hf.step
+def look(number: int) -> int:
+    return number
+
+
+def find(number: int) -> hf.Verdict[int]:
+    return hf.Landed(number) if number in LEDGER else hf.NotLanded()
+
+
+@hf.effect(in_doubt=hf.verify(find, settle=0))
+def pay(number: int) -> int:
+    LEDGER.append(number)
+    if number in PRESSED:
+        PRESSED.remove(number)
+        raise KeyboardInterrupt
+    return number
+
+
+@hf.agent
+def buys() -> int:
+    look(1)
+    pay(2)
+    hfs.gather(lambda: look(3), lambda: look(4))
+    pay(5)
+    return look(6)
+
+
+def life(path: Path, chosen: Site | None = None) -> list[Site]:
+    """Run the agent in this thread until its end, or until Ctrl-C; the store is closed after either."""
+    with interrupted(chosen) as sites, in_time():
+        app = hf.Holdfast(path, lease=LEASE_S)
+        try:
+            app.run(buys, run_id="r")
+        finally:
+            app.close()
+    return list(sites)
+
+
+def sampled(sites: list[Site]) -> list[Site]:
+    return random.Random().sample(sites, min(SAMPLE, len(sites)))
+
+
+@pytest.mark.sweep
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+@pytest.mark.parametrize("in_doubt", [False, True])
+def test_ctrl_c_anywhere_neither_hangs_nor_loses_nor_repeats(tmp_path: Path, in_doubt: bool) -> None:  # noqa: FBT001
+    def begin(folder: Path) -> Path:
+        folder.mkdir()
+        LEDGER.clear()
+        if in_doubt:
+            PRESSED.append(5)
+            life(folder / "runs.db")
+        return folder / "runs.db"
+
+    for number, site in enumerate(sampled(life(begin(tmp_path / "all")))):
+        path = begin(tmp_path / str(number))
+        life(path, site)
+        assert not active, site
+        with in_time(), hf.Holdfast(path, lease=LEASE_S) as app:
+            assert app.run(buys, run_id="r", wait=False) == 6, site
+        assert LEDGER == [2, 5], site
+
+
+def test_a_transaction_that_an_interruption_left_open_is_undone_by_the_next_use(tmp_path: Path) -> None:
+    with in_time(), closing(SqliteStore(tmp_path / "runs.db")) as store:
+        line = store._writer
+        line.begin(0).execute("INSERT INTO meters VALUES ('left', 1)")
+        assert store.append([create("run")]) == [None]
+        assert store.stands("left", 7) == 7
+        line.begin(0)
+
+
+def test_another_thread_is_refused_what_an_interruption_left_and_gets_it_afterwards(tmp_path: Path) -> None:
+    with in_time(), closing(SqliteStore(tmp_path / "runs.db")) as store:
+        store._writer.begin(0)
+        assert elsewhere(lambda: store.append([create("run")], wait=False)) is StoreBusy
+        store.append([create("mine")])
+        assert elsewhere(lambda: store.append([create("run")], wait=False)) is None
+
+
+def test_who_waits_for_the_seat_gets_it_when_it_is_left_and_not_before() -> None:
+    seat, said = Seat(), list[str]()
+    assert seat.take(0)
+
+    def wait() -> None:
+        if seat.take(20):
+            said.append("mine")
+            seat.leave()
+
+    other = threading.Thread(target=wait)
+    other.start()
+    assert elsewhere(lambda: said.append(f"taken: {seat.take(0.02)}")) is None
+    seat.leave()
+    other.join(20)
+    assert (said, seat.take(0)) == (["taken: False", "mine"], True)
+
+
+def test_the_seat_of_another_thread_is_not_left_for_it() -> None:
+    seat = Seat()
+    assert seat.take(0)
+    assert elsewhere(seat.leave) is None
+    assert elsewhere(lambda: 1 // seat.take(0)) is ZeroDivisionError
+
+
+def test_emitting_goes_on_behind_an_interruption(tmp_path: Path) -> None:
+    files = LiveFiles(tmp_path / "live", lambda _: False)
+    files._seat.take(0)
+    files.publish("r", b"word")
+    assert [line for _, line in files.published("r", 0)] == [b"word"]
+    files._seat.take(0)
+    with in_time():
+        files.close()
+
+
+def test_a_session_with_a_server_that_an_interruption_left_is_not_used_again(postgres_url: str) -> None:
+    line = PostgresLine(address_of(postgres_url))
+    with closing(line):
+        assert line.take(0)
+        line.session().execute("BEGIN")
+        with line.held():
+            assert line.run(lambda session: session.info.transaction_status, again=True) == pq.TransactionStatus.IDLE
+
+
+def framed() -> FrameType:
+    try:
+        return sys._getframe()
+    finally:
+        LEDGER.clear()
+
+
+def test_an_error_between_two_lines_has_a_traceback_all_the_same() -> None:
+    frame = framed()
+    nowhere = next(2 * index for index, place in enumerate(frame.f_code.co_positions()) if place[0] is None)
+    error = KeyboardInterrupt().with_traceback(TracebackType(None, frame, nowhere, -1))
+    without_our_frames(error)
+    assert error.__traceback__ is not None
+
+
+def test_what_a_blocking_agent_sets_in_its_context_stays_there() -> None:
+    colour = ContextVar("colour", default="white")
+
+    @hf.agent
+    def paints() -> str:
+        colour.set("red")
+        return colour.get()
+
+    with hf.Holdfast("memory:") as app:
+        assert (app.run(paints), colour.get()) == ("red", "white")
+
+
+def elsewhere(action: Callable[[], object]) -> type[BaseException] | None:
+    """What kind of error it raised in another thread."""
+    raised: list[type[BaseException]] = []
+
+    def act() -> None:
+        try:
+            action()
+        except BaseException as error:  # noqa: BLE001 (which one it was is what is asked)
+            raised.append(type(error))
+
+    thread = threading.Thread(target=act)
+    thread.start()
+    thread.join(20)
+    return raised[0] if raised else None
