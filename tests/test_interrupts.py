@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from contextlib import closing
 from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import NoReturn
 
 import pytest
 from psycopg import pq
@@ -22,7 +24,7 @@ from holdfast.life.run import active
 from holdfast.stores._live_files import LiveFiles
 from holdfast.stores._postgres_address import address_of
 from holdfast.stores._postgres_line import Line as PostgresLine
-from holdfast.stores._seat import Seat
+from holdfast.stores._seat import SEAT, Seat
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.sample import create
 from interrupting import Site, in_time, interrupted
@@ -132,6 +134,42 @@ def test_who_waits_for_the_seat_gets_it_when_it_is_left_and_not_before() -> None
     assert (said, seat.take(0)) == (["taken: False", "mine"], True)
 
 
+def test_nobody_is_kept_from_the_seat_by_who_takes_it_again_and_again() -> None:
+    seat, taken = Seat(), threading.Event()
+
+    def wait() -> None:
+        if seat.take(20):
+            taken.set()
+
+    other = threading.Thread(target=wait)
+    assert seat.take(0)
+    other.start()
+    turns = 0
+    while not taken.is_set() and seat.take(1):
+        seat.leave()
+        turns += bool(seat._line)
+    other.join(20)
+    assert (taken.is_set(), turns <= 1) == (True, True)
+
+
+def test_who_is_interrupted_while_it_waits_does_not_keep_the_seat() -> None:
+    seat = Seat()
+    assert elsewhere(lambda: said(seat.take(0))) is None
+
+    def pressed(*_: object) -> NoReturn:
+        seat.by[SEAT] = seat._line.popleft()  # it was handed over at that moment
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, pressed)
+    try:
+        threading.Timer(0.02, signal.raise_signal, [signal.SIGUSR1]).start()
+        with pytest.raises(KeyboardInterrupt):
+            seat.take(20)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert (seat.by, list(seat._line)) == ({}, [])
+
+
 def test_the_seat_of_another_thread_is_not_left_for_it() -> None:
     seat = Seat()
     assert seat.take(0)
@@ -183,6 +221,10 @@ def test_what_a_blocking_agent_sets_in_its_context_stays_there() -> None:
 
     with hf.Holdfast("memory:") as app:
         assert (app.run(paints), colour.get()) == ("red", "white")
+
+
+def said(true: object) -> None:
+    assert true
 
 
 def elsewhere(action: Callable[[], object]) -> type[BaseException] | None:

@@ -8,6 +8,7 @@ interrupted in its last use, and has to put in order what that left.
 from __future__ import annotations
 
 import threading
+from collections import deque
 from threading import get_ident
 
 from holdfast._clock import SystemClock
@@ -18,14 +19,14 @@ SEAT = 0
 
 
 class Seat:
-    """For one thread at a time."""
+    """For one thread at a time; who waits gets it in turn."""
 
-    __slots__ = ("_freed", "_waiting", "by")
+    __slots__ = ("_line", "_told", "by")
 
     def __init__(self) -> None:
         self.by: dict[int, int] = {}
-        self._freed = threading.Condition()
-        self._waiting = 0
+        self._line: deque[int] = deque()
+        self._told = threading.Condition()
 
     def take(self, patience_s: float) -> bool:
         """Whether this thread has it now: at once, or within that time."""
@@ -38,23 +39,33 @@ class Seat:
 
     def leave(self) -> None:
         """Let another thread have it; nothing where this one has it no longer."""
-        if self.was_left():
+        if self.by.get(SEAT) != get_ident():
+            return
+        if not self._line:
             del self.by[SEAT]
-            if self._waiting:
-                with self._freed:
-                    self._freed.notify()
+            return
+        with self._told:
+            if self._line:
+                self.by[SEAT] = self._line.popleft()
+                self._told.notify_all()
+            else:
+                del self.by[SEAT]
 
     def _waited(self, me: int, patience_s: float) -> bool:
         clock = SystemClock()
         until_s = clock.monotonic_s() + patience_s
-        with self._freed:
-            self._waiting += 1
+        with self._told:
+            self._line.append(me)
             try:
                 while self.by.setdefault(SEAT, me) != me:
                     left_s = until_s - clock.monotonic_s()
                     if left_s <= 0:
                         return False
-                    self._freed.wait(min(left_s, LOOK_S))
+                    self._told.wait(min(left_s, LOOK_S))
+            except BaseException:
+                self.leave()  # where it was given to one who is interrupted
+                raise
             finally:
-                self._waiting -= 1
+                if me in self._line:
+                    self._line.remove(me)
         return True

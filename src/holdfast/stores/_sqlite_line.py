@@ -12,11 +12,12 @@ import os
 import weakref
 from math import inf
 from pathlib import Path
+from threading import get_ident
 
 import apsw
 
 from holdfast.errors import StoreBusy, StoreError
-from holdfast.stores._seat import Seat
+from holdfast.stores._seat import SEAT, Seat
 from holdfast.stores._sqlite_file import BUSY_LIMIT_MS, connect, from_sqlite
 
 CLOSED = "the store is closed. Open it anew"
@@ -61,7 +62,8 @@ class Line:
 
     def begin(self, patience_ms: int) -> apsw.Cursor:
         """Take the seat and begin; on an error it is free again."""
-        if self._gone or not self._seat.take(patience_ms / 1000):
+        me, seat = get_ident(), self._seat
+        if self._gone or (seat.by.setdefault(SEAT, me) != me and not seat.take(patience_ms / 1000)):
             self.refuse_if_gone()
             raise StoreBusy(self._url, "another thread of this process is using the store; nothing was written. Try again")
         try:
