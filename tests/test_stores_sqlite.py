@@ -251,8 +251,8 @@ def test_a_lock_of_another_process_is_waited_for_up_to_the_limit(path: Path, mon
 
 
 def test_a_lock_of_another_thread_is_not_waited_for_when_told_so(store: SqliteStore) -> None:
-    with store._writer.transaction(), pytest.raises(StoreBusy, match="another thread"):
-        store.append([create("run")], wait=False)
+    with store._writer.transaction(), ThreadPoolExecutor(1) as other, pytest.raises(StoreBusy, match="another thread"):
+        other.submit(store.append, [create("run")], wait=False).result()
 
 
 def test_reading_does_not_wait_for_a_writer(store: SqliteStore) -> None:
