@@ -298,7 +298,7 @@ def test_a_run_alone_commits_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     with hf.Holdfast("memory:") as app:
         used = threads_used(monkeypatch)
         app.run(alone, run_id="r")
-        assert used[-4:] == [threading.get_ident()] * 4  # the first may find the thread that claimed still at its lock
+        assert used[1:] == [threading.get_ident()] * 7  # the thread that claimed has let go of its lock when it tells of that
 
 
 def test_branches_share_a_flush_instead(monkeypatch: pytest.MonkeyPatch) -> None:

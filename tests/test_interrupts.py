@@ -6,7 +6,7 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from contextvars import ContextVar
 from pathlib import Path
@@ -27,6 +27,7 @@ from holdfast.stores._postgres_line import Line as PostgresLine
 from holdfast.stores._seat import SEAT, Seat
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.sample import create
+from holdfast.verbs import threads
 from interrupting import Site, in_time, interrupted
 
 LEDGER: list[int] = []
@@ -35,6 +36,11 @@ LEASE_S = 0.2
 """Who was kept from closing its store is no longer waited for after that."""
 SAMPLE = 60
 """Sites of some 1,300 that are tried each time, by dice; all of them take a minute."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_paid() -> None:
+    LEDGER.clear()
 
 
 @hf.step
@@ -98,6 +104,41 @@ def test_ctrl_c_anywhere_neither_hangs_nor_loses_nor_repeats(tmp_path: Path, in_
         with in_time(), hf.Holdfast(path, lease=LEASE_S) as app:
             assert app.run(buys, run_id="r", wait=False) == 6, site
         assert LEDGER == [2, 5], site
+
+
+def test_ctrl_c_inside_a_lock_of_pythons_own_is_ctrl_c_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for, pressed = threads._wait_for, [True]
+
+    def interrupted_once(started: Sequence[threads.Branch]) -> None:
+        if not pressed:
+            return wait_for(started)
+        try:
+            pressed.clear()
+            raise KeyboardInterrupt
+        finally:
+            raise RuntimeError("release unlocked lock")
+
+    monkeypatch.setattr(threads, "_wait_for", interrupted_once)
+    with hf.Holdfast("memory:") as app:
+        with pytest.raises(KeyboardInterrupt, match="the same line again goes on"):
+            app.run(buys, run_id="r")
+        assert (app.run(buys, run_id="r"), LEDGER) == (6, [2, 5])
+
+
+def test_branches_that_cannot_be_begun_stop_the_run_and_it_goes_on_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name.endswith("3.2"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with hf.Holdfast("memory:") as app:
+        with monkeypatch.context() as patch, pytest.raises(hf.RunInterrupted, match=r"step 3: its branches .*can't start new thread"):
+            patch.setattr(threading.Thread, "start", refused)
+            app.run(buys, run_id="r", wait=False)
+        assert app.show("r").status == "queued"
+        assert (app.run(buys, run_id="r"), LEDGER) == (6, [2, 5])
 
 
 def test_a_transaction_that_an_interruption_left_open_is_undone_by_the_next_use(tmp_path: Path) -> None:

@@ -377,17 +377,16 @@ class RunPaused(_Interfered):
 
 
 class RunInterrupted(RunError):
-    """The code cancelled a step by itself; going on would leave a path that replay cannot take."""
+    """Something outside Holdfast broke a step or branches off; going on would leave a path that replay cannot take."""
 
-    def __init__(self, run_id: str, step_id: str) -> None:
-        self.run_id, self.step_id = run_id, step_id
-        super().__init__(run_id, step_id)
+    def __init__(self, run_id: str, step_id: str, why: str = "") -> None:
+        self.run_id, self.step_id, self.why = run_id, step_id, why
+        super().__init__(run_id, step_id, why)
 
     def __str__(self) -> str:
-        return (
-            f"run {self.run_id!r} was stopped because step {self.step_id} was cancelled from outside Holdfast (an asyncio time-out or "
-            "task.cancel). Finished steps are kept; run it again to go on. For a time-out that is recorded use `async with hf.timeout(...)`"
-        )
+        what = self.why or "it was cancelled from outside Holdfast (an asyncio time-out or task.cancel)"
+        then = "" if self.why else ". For a time-out that is recorded use `async with hf.timeout(...)`"
+        return f"run {self.run_id!r} was stopped at step {self.step_id}: {what}. Finished steps are kept; run it again to go on{then}"
 
 
 class ReplayMismatch(RunError):

@@ -92,9 +92,11 @@ class Committer:
     def settle(self, ticket: Ticket) -> int:
         """Block until a submitted ticket is durable, writing whatever waits if nobody else does."""
         while not ticket.done:
+            batch: list[Ticket] = []
             with self._lock:
                 if not ticket.done:
-                    self._flush()
+                    batch = self._flush()
+            _tell(batch)
         return ticket.result()
 
     def commit_inline(self, journal: Journal, records: Sequence[rec.Record]) -> int | None:
@@ -195,7 +197,8 @@ class Committer:
                 self._wake.set()
                 return
         with self._lock:  # nobody else would write it any more
-            self._flush()
+            batch = self._flush()
+        _tell(batch)
 
     def _loop(self) -> None:
         while True:
@@ -203,12 +206,13 @@ class Committer:
             self._wake.clear()
             while self._queue:
                 with self._lock:
-                    self._flush()
+                    batch = self._flush()
+                _tell(batch)  # without the lock: who is told may want to commit in place
             if self._closing:
                 return
 
-    def _flush(self) -> None:
-        """Take what waits, write it in one transaction, and tell everybody; the lock is held."""
+    def _flush(self) -> list[Ticket]:
+        """Take what waits and write it in one transaction; the lock is held. Gives the tickets, whose loops are yet to be told."""
         groups, batch = self._take()
         sealed = self._seal(groups)
         try:
@@ -218,7 +222,8 @@ class Committer:
         except BaseException as error:
             _fail(sealed, _collapsed(self.store, error))  # whoever waits must hear of it, whatever it was
             if not isinstance(error, Exception):
-                _announce(batch)
+                _finish(batch)
+                _tell(batch)
                 raise
         else:
             for (append, tickets), stale in zip(sealed, answers, strict=True):
@@ -226,7 +231,8 @@ class Committer:
                     _settle(append, tickets)
                 else:
                     _refuse(tickets, tickets[0].journal.refused(_swept(self.store, stale), stale.full))
-        _announce(batch)
+        _finish(batch)
+        return batch
 
     def _take(self) -> tuple[list[list[Ticket]], list[Ticket]]:
         """What waits, grouped by run; a second journal of the same run has to wait for the next batch."""
@@ -296,15 +302,19 @@ def _settle(append: Append, tickets: list[Ticket]) -> None:
         ticket.seq = seq
 
 
-def _announce(batch: list[Ticket]) -> None:
-    """Complete every waiter under guard: its future may be cancelled, its loop closed."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
+def _finish(batch: list[Ticket]) -> None:
     for ticket in batch:
         if ticket.future is None:
             ticket.journal.end_write()
-        else:
-            by_loop.setdefault(ticket.future.get_loop(), []).append(ticket)
         ticket.done = True
+
+
+def _tell(batch: list[Ticket]) -> None:
+    """Complete every waiter on a loop under guard: its future may be cancelled, its loop closed."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
+    for ticket in batch:
+        if ticket.future is not None:
+            by_loop.setdefault(ticket.future.get_loop(), []).append(ticket)
     for loop, tickets in by_loop.items():
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(_complete, tickets)

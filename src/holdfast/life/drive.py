@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import CoroutineType
@@ -208,13 +209,14 @@ def _settle_now(run: Run, outcome: Settle) -> int | None:
 
 def _commit_within(run: Run, records: Sequence[rec.Record], transaction: Transaction) -> int:
     """Commit together with what the body did."""
-    with run.lock:  # what rides must be numbered in the order in which it was looked at
-        riders = run.with_riders(())
-        run.journal.lent.acquire()
     try:
+        with run.lock:  # what rides must be numbered in the order in which it was looked at
+            riders = run.with_riders(())
+            run.journal.lent.acquire()
         seq = run.committer.commit_within(run.journal, riders, records, transaction)
     finally:
-        run.journal.lent.release()
+        with contextlib.suppress(RuntimeError):  # Ctrl-C came before it was taken
+            run.journal.lent.release()
     if run.riders.unkept is not None:
         raise _unkept(run, run.riders.unkept)
     return seq

@@ -137,7 +137,7 @@ class Journal:
         self._held_bytes = self.pending = 0
         self._held_refs: tuple[str, ...] = ()
         self.gate = threading.Lock()
-        self.lent = threading.Lock()  # held while a transaction of the user's carries its next append
+        self.lent = threading.RLock()  # held while a transaction of the user's carries its next append
 
     @classmethod
     def load(cls, head: Head, rows: Sequence[Row], *, whole: bool = False) -> Journal:

@@ -325,7 +325,7 @@ def _stopped(run: Run, error: HoldfastError) -> rec.Record:
     if isinstance(error, RunInterrupted) and _is_own_doing(run):
         return rec.RunFailed(error=failure(error))
     if isinstance(error, RunInterrupted):
-        return rec.RunReleased(reason=f"interrupted: step {error.step_id} was cancelled from outside")
+        return rec.RunReleased(reason=f"interrupted: {error.why or f'step {error.step_id} was cancelled from outside'}")
     agent = run.agent if isinstance(error, ReplayMismatch | UndecodableResult | ChildStopped) else None
     code = print_of(agent.fn, agent.version) if agent is not None else ""
     reach("block.before")

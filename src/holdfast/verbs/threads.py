@@ -10,9 +10,9 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias, TypeVar, overload
 
-from holdfast.errors import BranchLost, Misuse, Parked
+from holdfast.errors import BranchLost, Misuse, Parked, RunInterrupted
 from holdfast.life.drive import drive_blocking
-from holdfast.life.run import Group, Scope, place
+from holdfast.life.run import Group, Run, Scope, place
 from holdfast.verbs.branches import (
     Errors,
     Outcome,
@@ -177,11 +177,23 @@ def _run_threads(
                 started.append((thread, ended))  # before it begins: a Ctrl-C may come before `start` returns
                 thread.start()
             _wait_for(started)
-        except BaseException:
-            scope.run.unwind(Parked())  # Ctrl-C: the branches end at their next step, and are waited for
+        except BaseException as error:
+            why = _taken_down(scope.run, step_id, error)
             _wait_for(started)
-            raise
+            if why is error:
+                raise
+            raise why from error
     return outcomes
+
+
+def _taken_down(run: Run, step_id: str, error: BaseException) -> BaseException:
+    """What ends a run whose branches could not be begun or waited for; those that have begun end at their next step."""
+    if isinstance(error, RuntimeError) and isinstance(error.__context__, KeyboardInterrupt):
+        error = error.__context__  # inside a lock of Python's own, Ctrl-C comes out as an error of that lock
+    if isinstance(error, Exception):
+        return run.stop(RunInterrupted(run.id, step_id, f"its branches could not be executed ({type(error).__name__}: {error})"))
+    run.unwind(Parked())
+    return error
 
 
 def _wait_for(started: Sequence[Branch]) -> None:
