@@ -198,7 +198,7 @@ def test_who_is_interrupted_while_it_waits_does_not_keep_the_seat() -> None:
     assert elsewhere(lambda: said(seat.take(0))) is None
 
     def pressed(*_: object) -> NoReturn:
-        seat.by[SEAT] = seat._line.popleft()  # it was handed over at that moment
+        seat.by[SEAT] = seat._line.popleft()[0]  # it was handed over at that moment
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGUSR1, pressed)

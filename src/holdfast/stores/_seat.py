@@ -19,14 +19,16 @@ SEAT = 0
 
 
 class Seat:
-    """For one thread at a time; who waits gets it in turn."""
+    """For one thread at a time; who waits gets it in turn.
 
-    __slots__ = ("_line", "_told", "by")
+    No lock guards it: each line changes one thing, in one operation, and what may come between two of them is said there.
+    """
+
+    __slots__ = ("_line", "by")
 
     def __init__(self) -> None:
         self.by: dict[int, int] = {}
-        self._line: deque[int] = deque()
-        self._told = threading.Condition()
+        self._line: deque[tuple[int, threading.Lock]] = deque()
 
     def take(self, patience_s: float) -> bool:
         """Whether this thread has it now: at once, or within that time."""
@@ -38,34 +40,40 @@ class Seat:
         return self.by.get(SEAT) == get_ident()
 
     def leave(self) -> None:
-        """Let another thread have it; nothing where this one has it no longer."""
+        """Hand it to who has waited longest; nothing where this thread has it no longer."""
         if self.by.get(SEAT) != get_ident():
             return
-        if not self._line:
+        try:
+            heir, bell = self._line.popleft()
+        except IndexError:  # who joins the line from here on finds it free when it looks again
             del self.by[SEAT]
             return
-        with self._told:
-            if self._line:
-                self.by[SEAT] = self._line.popleft()
-                self._told.notify_all()
-            else:
-                del self.by[SEAT]
+        self.by[SEAT] = heir
+        bell.release()
 
     def _waited(self, me: int, patience_s: float) -> bool:
-        clock = SystemClock()
-        until_s = clock.monotonic_s() + patience_s
-        with self._told:
-            self._line.append(me)
-            try:
-                while self.by.setdefault(SEAT, me) != me:
-                    left_s = until_s - clock.monotonic_s()
-                    if left_s <= 0:
-                        return False
-                    self._told.wait(min(left_s, LOOK_S))
-            except BaseException:
-                self.leave()  # where it was given to one who is interrupted
-                raise
-            finally:
-                if me in self._line:
-                    self._line.remove(me)
+        clock, bell = SystemClock(), threading.Lock()
+        until_s, waiting = clock.monotonic_s() + patience_s, (me, bell)
+        bell.acquire()
+        try:
+            self._line.append(waiting)
+            while self.by.setdefault(SEAT, me) != me:
+                left_s = until_s - clock.monotonic_s()
+                if left_s <= 0:
+                    return self._gave_up(waiting)
+                bell.acquire(timeout=min(left_s, LOOK_S))
+        except BaseException:
+            if self._gave_up(waiting):
+                self.leave()
+            raise
+        self._gave_up(waiting)
         return True
+
+    def _gave_up(self, waiting: tuple[int, threading.Lock]) -> bool:
+        """Step out of the line; whether the seat was handed to this thread meanwhile."""
+        try:
+            self._line.remove(waiting)
+        except ValueError:  # somebody is handing it over at this moment, or has done so
+            if not self.was_left():
+                waiting[1].acquire(timeout=LOOK_S)
+        return self.was_left()
