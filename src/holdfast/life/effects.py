@@ -95,10 +95,9 @@ def begun(call: Call, attempt: int) -> Life[Any]:
 
 
 def landed(call: Call, settled: Landed) -> Move:
-    """What somebody said the result was; where it does not fit, the doubt is as open as before."""
-    unfit = call.unfit(settled.value)
-    if unfit:
-        return Uncertain(settled.attempt, f"the result that was given does not fit: {unfit}", live=False)
+    """What somebody said the result was. Where it does not fit, they are asked again: that it happened was said, so nothing is done."""
+    if call.unfit(settled.value):
+        return Uncertain(settled.attempt, "it has happened", live=False, asked=True)
     return Found(settled.attempt, settled.value or b"null")
 
 
