@@ -19,8 +19,10 @@ from psycopg import pq
 import holdfast as hf
 import holdfast.sync as hfs
 from holdfast.app.frames import without_our_frames
-from holdfast.errors import StoreBusy
+from holdfast.errors import Stopped, StoreBusy, StoreError
 from holdfast.life.run import active
+from holdfast.records import kinds as rec
+from holdfast.records.journal import Journal
 from holdfast.stores._live_files import LiveFiles
 from holdfast.stores._postgres_address import address_of
 from holdfast.stores._postgres_line import Line as PostgresLine
@@ -81,6 +83,12 @@ def life(path: Path, chosen: Site | None = None) -> list[Site]:
     return list(sites)
 
 
+def who_has_it_can_be_proven_dead(path: Path) -> bool:
+    with closing(SqliteStore(path)) as store:
+        head = store.head("r")
+        return head is None or head.owner is None or store.pulse(head.owner) is not None
+
+
 def sampled(sites: list[Site]) -> list[Site]:
     return random.Random().sample(sites, min(SAMPLE, len(sites)))
 
@@ -101,6 +109,7 @@ def test_ctrl_c_anywhere_neither_hangs_nor_loses_nor_repeats(tmp_path: Path, in_
         path = begin(tmp_path / str(number))
         life(path, site)
         assert not active, site
+        assert who_has_it_can_be_proven_dead(path), site
         with in_time(), hf.Holdfast(path, lease=LEASE_S) as app:
             assert app.run(buys, run_id="r", wait=False) == 6, site
         assert LEDGER == [2, 5], site
@@ -139,6 +148,49 @@ def test_branches_that_cannot_be_begun_stop_the_run_and_it_goes_on_later(monkeyp
             app.run(buys, run_id="r", wait=False)
         assert app.show("r").status == "queued"
         assert (app.run(buys, run_id="r"), LEDGER) == (6, [2, 5])
+
+
+def test_a_signal_handler_in_the_middle_of_a_transaction_is_refused_and_changes_nothing_of_it(tmp_path: Path) -> None:
+    with in_time(), closing(SqliteStore(tmp_path / "runs.db")) as store:
+        refused: list[str] = []
+
+        def handler(*_: object) -> None:
+            try:
+                store.post("run", "message", b"{}", 1)
+            except StoreError as error:
+                refused.append(str(error))
+
+        def pressed(*_: object) -> bool:
+            signal.raise_signal(signal.SIGUSR1)
+            return True
+
+        before = signal.signal(signal.SIGUSR1, handler)
+        store.append([create("run")])
+        calls = store._writer._cursor
+        assert calls is not None
+        calls.set_exec_trace(pressed)
+        try:
+            assert store.append([create("other")]) == [None]
+        finally:
+            calls.set_exec_trace(None)
+            signal.signal(signal.SIGUSR1, before)
+        assert (store.head("other") is not None, store.letters(["run"])) == (True, [])
+        assert refused
+        assert all("in the middle of using it" in one for one in refused)
+
+
+def test_ctrl_c_in_one_thread_tells_the_others_whose_records_it_was_writing() -> None:
+    with hf.Holdfast("memory:") as app:
+        committer, journal, other = app.engine.committer, Journal("mine"), Journal("other")
+        for each in (journal, other):
+            committer.commit(each, [rec.RunStarted(agent="a", fingerprint="f", origin="o", owner="me")])
+        theirs = committer.submit(other, [rec.StepDone(step_id="1", name="s", fingerprint="f", value=b"1")])
+        mine = committer.submit(journal, [rec.StepDone(step_id="1", name="s", fingerprint="f", value=b"1")])
+        with interrupted(("life/commit.py", "_settle", 2)):
+            committer.settle(mine)
+        assert (theirs.done, mine.done) == (True, True)
+        with in_time(), pytest.raises(Stopped, match="KeyboardInterrupt"):
+            committer.settle(theirs)
 
 
 def test_a_transaction_that_an_interruption_left_open_is_undone_by_the_next_use(tmp_path: Path) -> None:

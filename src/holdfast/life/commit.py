@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from holdfast._clock import Clock
-from holdfast.errors import Stopped, StoreBusy, StoreError, StoreFailed
+from holdfast.errors import Stopped, StoreBusy, StoreError, StoreFailed, Unwinding
 from holdfast.records import kinds as rec
 from holdfast.records.journal import Journal
 from holdfast.store import Append, Live, Stale, Store, Transaction, Undone
@@ -213,38 +213,43 @@ class Committer:
 
     def _flush(self) -> list[Ticket]:
         """Take what waits and write it in one transaction; the lock is held. Gives the tickets, whose loops are yet to be told."""
-        groups, batch = self._take()
-        sealed = self._seal(groups)
+        batch: list[Ticket] = []
         try:
-            answers = self.store.append([append for append, _ in sealed]) if sealed else []
-        except StoreError as error:
-            _fail(sealed, error)
+            self._write(self._seal(self._take(batch)))
         except BaseException as error:
-            _fail(sealed, _collapsed(self.store, error))  # whoever waits must hear of it, whatever it was
+            _give_up(batch, _collapsed(self.store, error))  # whoever waits must hear of it, whatever it was
             if not isinstance(error, Exception):
                 _finish(batch)
                 _tell(batch)
                 raise
-        else:
-            for (append, tickets), stale in zip(sealed, answers, strict=True):
-                if stale is None:
-                    _settle(append, tickets)
-                else:
-                    _refuse(tickets, tickets[0].journal.refused(_swept(self.store, stale), stale.full))
         _finish(batch)
         return batch
 
-    def _take(self) -> tuple[list[list[Ticket]], list[Ticket]]:
-        """What waits, grouped by run; a second journal of the same run has to wait for the next batch."""
+    def _write(self, sealed: list[tuple[Append, list[Ticket]]]) -> None:
+        try:
+            answers = self.store.append([append for append, _ in sealed]) if sealed else []
+        except StoreError as error:
+            for _, tickets in sealed:
+                _give_up(tickets, error)
+            return
+        for (append, tickets), stale in zip(sealed, answers, strict=True):
+            if stale is None:
+                _settle(append, tickets)
+            else:
+                _refuse(tickets, tickets[0].journal.refused(_swept(self.store, stale), stale.full))
+
+    def _take(self, batch: list[Ticket]) -> list[list[Ticket]]:
+        """What waits, grouped by run, and into the batch; a second journal of the same run has to wait for the next one."""
         groups: dict[str, list[Ticket]] = {}
-        batch: list[Ticket] = []
         while self._queue and len(batch) < MAX_BATCH:
-            group = groups.setdefault(self._queue[0].journal.head.run_id, [])
-            if group and group[0].journal is not self._queue[0].journal:
+            ticket = self._queue[0]
+            group = groups.setdefault(ticket.journal.head.run_id, [])
+            if group and group[0].journal is not ticket.journal:
                 break
-            batch.append(self._queue.popleft())
-            group.append(batch[-1])
-        return list(groups.values()), batch
+            batch.append(ticket)  # before it leaves the queue: Ctrl-C in between must not lose it
+            self._queue.popleft()
+            group.append(ticket)
+        return list(groups.values())
 
     def _seal(self, groups: list[list[Ticket]]) -> list[tuple[Append, list[Ticket]]]:
         """One append per run, holding all its tickets in their order."""
@@ -255,7 +260,7 @@ class Committer:
             try:
                 if tickets:
                     sealed.append((tickets[0].journal.seal(_records_of(tickets), at_us=at_us, takes=_takes_of(tickets)), tickets))
-            except BaseException as error:  # noqa: BLE001 (a journal that is lost or broken says so to its own tickets alone)
+            except (Exception, Unwinding) as error:  # noqa: BLE001 (a journal that is lost or broken says so to its own tickets alone)
                 _refuse(tickets, error)
         return sealed
 
@@ -277,11 +282,11 @@ def _refuse(tickets: list[Ticket], error: BaseException) -> None:
         ticket.error = error
 
 
-def _fail(sealed: list[tuple[Append, list[Ticket]]], error: StoreError) -> None:
-    """It is not known whether the batch was written: every run in it must be loaded again."""
-    for _, tickets in sealed:
-        stopped = tickets[0].journal.broken = Stopped(error)
-        _refuse(tickets, stopped)
+def _give_up(tickets: list[Ticket], error: StoreError) -> None:
+    """It is not known whether these were written, but for those that were told so: every run of them must be loaded again."""
+    for ticket in tickets:
+        if not ticket.seq and ticket.error is None:
+            ticket.error = ticket.journal.broken = ticket.journal.broken or Stopped(error)
 
 
 def _swept(store: Store, stale: Stale) -> StoreError | None:

@@ -128,6 +128,8 @@ class Keeper:
         self._called.set()
         if self._thread is not None:
             self._thread.join()
+            with contextlib.suppress(HoldfastError):
+                self.release_orphans()
             if not self.runs and not self.orphans:
                 self._store.retire(self.owner)
 
@@ -189,7 +191,8 @@ class Keeper:
                 continue
             journal = Journal.load(*found)
             released = journal.seal([rec.RunReleased(reason="its end could not be recorded")], at_us=self._clock.now_us())
-            self._store.append([released])
+            if self._store.append([released]) == [None]:
+                self.orphans.discard(run_id)
 
     def take_letters(self) -> None:
         """Read what others want of the runs that execute here."""

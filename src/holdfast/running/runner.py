@@ -101,6 +101,11 @@ def attend(engine: Engine, order: Order) -> Errand:
                 sys.stderr.write(f"holdfast: {harmless(waiting.while_it_waits())}\n")
         except Stopped as stopped:
             raise stopped.error from stopped
+        except Exception:
+            raise
+        except BaseException:
+            engine.keeper.orphans.add(order.run_id)  # Ctrl-C may have come when it was claimed, and nobody played it yet
+            raise
         finally:
             engine.keeper.let_go(order.run_id, order)
         yield from _until_moved(engine, order, parking)
@@ -165,6 +170,8 @@ def attend_blocking(engine: Engine, order: Order) -> Any:
                 command = errand.send(answer)
     except StopIteration as stop:
         return stop.value
+    finally:
+        errand.close()  # where Ctrl-C came between two commands, it has yet to hear of that
 
 
 def _acquire(engine: Engine, order: Order) -> Errand:

@@ -23,7 +23,7 @@ from holdfast._clock import SystemClock
 from holdfast.errors import StoreBusy, StoreError, StoreReadOnly
 from holdfast.stores._postgres_address import Address
 from holdfast.stores._postgres_errors import ended, from_postgres, passes
-from holdfast.stores._seat import Seat
+from holdfast.stores._seat import IN_USE, Seat
 
 T = TypeVar("T")
 Connection = psycopg.Connection[tuple[Any, ...]]
@@ -82,6 +82,8 @@ class Line:
     def take(self, wait_s: float) -> bool:
         """Whether the line could be had in that time; who has it gives it back."""
         self.refuse_if_gone()
+        if self._seat.is_in_use():
+            raise StoreError(self.address.shown, IN_USE)
         if self._seat.was_left():
             self.discard()  # this very thread was interrupted while it used the session
         taken = self._seat.take(wait_s)

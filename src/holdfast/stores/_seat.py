@@ -2,11 +2,12 @@
 
 Ctrl-C raises between any two instructions of the main thread: behind the `acquire` of an ordinary lock and before the `try`, say, and then
 nobody ever releases it. Here taking is one operation that also says who took. A thread that finds the seat taken by itself has been
-interrupted in its last use, and has to put in order what that left.
+interrupted in its last use, and has to put in order what that left; unless it is still in the middle of it, and a signal handler asks.
 """
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import deque
 from threading import get_ident
@@ -16,6 +17,8 @@ from holdfast._clock import SystemClock
 LOOK_S = 0.05
 """How long who waits trusts in being told: whoever left may have been interrupted before it said so."""
 SEAT = 0
+STORES = __name__.rpartition(".")[0]
+IN_USE = "this thread is in the middle of using it, below a signal handler most likely; nothing was done. A handler should only note things"
 
 
 class Seat:
@@ -38,6 +41,10 @@ class Seat:
     def was_left(self) -> bool:
         """Whether this thread has it already: its last use was interrupted."""
         return self.by.get(SEAT) == get_ident()
+
+    def is_in_use(self) -> bool:
+        """Whether this thread has it and is in the middle of that use: a signal handler has come in between."""
+        return self.was_left() and _below()
 
     def leave(self) -> None:
         """Hand it to who has waited longest; nothing where this thread has it no longer."""
@@ -77,3 +84,14 @@ class Seat:
             if not self.was_left():
                 waiting[1].acquire(timeout=LOOK_S)
         return self.was_left()
+
+
+def _below() -> bool:
+    """Whether this thread executes other code of the stores, below that which asks."""
+    frame, elsewhere = inspect.currentframe(), False
+    while frame is not None:
+        ours = str(frame.f_globals.get("__name__")).startswith(STORES)
+        if ours and elsewhere:
+            return True
+        elsewhere, frame = elsewhere or not ours, frame.f_back
+    return False

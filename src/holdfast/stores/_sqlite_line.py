@@ -17,7 +17,7 @@ from threading import get_ident
 import apsw
 
 from holdfast.errors import StoreBusy, StoreError
-from holdfast.stores._seat import SEAT, Seat
+from holdfast.stores._seat import IN_USE, SEAT, Seat
 from holdfast.stores._sqlite_file import BUSY_LIMIT_MS, connect, from_sqlite
 
 CLOSED = "the store is closed. Open it anew"
@@ -63,6 +63,8 @@ class Line:
     def begin(self, patience_ms: int) -> apsw.Cursor:
         """Take the seat and begin; on an error it is free again."""
         me, seat = get_ident(), self._seat
+        if seat.by.get(SEAT) == me and seat.is_in_use():
+            raise StoreError(self._url, IN_USE)
         if self._gone or (seat.by.setdefault(SEAT, me) != me and not seat.take(patience_ms / 1000)):
             self.refuse_if_gone()
             raise StoreBusy(self._url, "another thread of this process is using the store; nothing was written. Try again")
