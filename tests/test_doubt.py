@@ -400,35 +400,6 @@ def test_a_result_of_the_wrong_type_is_put_to_the_person_again(app: hf.Holdfast,
     assert bank.charged == ["o-1"]
 
 
-@pytest.mark.parametrize("doubt", DOUBTS)
-def test_what_a_person_says_has_happened_is_not_done_again_where_the_result_they_gave_does_not_fit(
-    tmp_path: Path, forgetful: Bank, mode: str, doubt: str
-) -> None:
-    calm = False
-
-    def pay(order: str) -> int:
-        receipt = banking.charge(forgetful.port, order, hf.key())
-        if not calm:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return len(receipt)
-
-    actions: dict[str, Any] = {"verify": hf.verify(lambda _: hf.NotLanded(), settle=0), "reset": hf.reset(forgetful.seen.append, settle=0)}
-    agent = charging(mode, pay, actions.get(doubt, doubt), returns=Annotated[int, Field(gt=0)])
-    if not (child := os.fork()):
-        hf.run(agent, "o-1", run_id="r", store=tmp_path / "runs.db")
-    assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    calm = True
-    with hf.Holdfast(tmp_path / "runs.db") as app:
-        app.resolve("r", "1", landed=-3, by="ann")  # a rule that only the code knows
-        for _ in range(2):
-            with pytest.raises(hf.RunWaiting):
-                app.run(agent, "o-1", run_id="r", wait=False)
-        assert "the result that ann gave does not fit: Input should be greater than 0; it must be int" in app.inbox()[0].what
-        assert (forgetful.charged, len(forgetful.seen)) == (["o-1"], 1)
-        app.resolve("r", "1", landed=3, by="ann")
-        assert (app.run(agent, "o-1", run_id="r"), forgetful.charged) == ("3", ["o-1"])
-
-
 def test_resolving_twice_is_refused(app: hf.Holdfast, store: WatchedMemory, bank: Bank, mode: str) -> None:
     asked(app, store, bank, mode)
     app.resolve("r", "1", landed="r-1", by="ann")

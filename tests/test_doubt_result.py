@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import enum
+import os
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 import holdfast as hf
+from agents_for_tests import bank as banking
+from agents_for_tests.bank import Bank
+from agents_for_tests.buyer import DOUBTS, charging
 from agents_for_tests.sites import WatchedMemory
 from crashing import FailingStore, play
 from holdfast.errors import Refusal, StoreFailed
@@ -40,6 +46,13 @@ def store() -> WatchedMemory:
 @pytest.fixture
 def app(store: WatchedMemory) -> Iterator[hf.Holdfast]:
     with hf.Holdfast(store) as opened:
+        yield opened
+
+
+@pytest.fixture
+def bank() -> Iterator[Bank]:
+    """One that takes a second request under the same key for a second charge."""
+    with Bank(remembers_keys=False) as opened:
         yield opened
 
 
@@ -200,3 +213,33 @@ def test_what_a_probe_said_holds_though_the_process_dies_before_it_acts_on_it(ve
     store.mend()
     assert play(store, agent) == "r-1"
     assert (len(begun), len(probed)) == (bodies, 1)
+
+
+@pytest.mark.parametrize("mode", ["async", "def"])
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_what_a_person_says_has_happened_is_not_done_again_where_the_result_they_gave_does_not_fit(
+    tmp_path: Path, bank: Bank, mode: str, doubt: str
+) -> None:
+    calm = False
+
+    def pay(order: str) -> int:
+        receipt = banking.charge(bank.port, order, hf.key())
+        if not calm:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return len(receipt)
+
+    actions: dict[str, Any] = {"verify": hf.verify(lambda _: hf.NotLanded(), settle=0), "reset": hf.reset(bank.seen.append, settle=0)}
+    agent = charging(mode, pay, actions.get(doubt, doubt), returns=Annotated[int, Field(gt=0)])
+    if not (child := os.fork()):
+        hf.run(agent, "o-1", run_id="r", store=tmp_path / "runs.db")
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    calm = True
+    with hf.Holdfast(tmp_path / "runs.db") as app:
+        app.resolve("r", "1", landed=-3, by="ann")  # a rule that only the code knows
+        for _ in range(2):
+            with pytest.raises(hf.RunWaiting):
+                app.run(agent, "o-1", run_id="r", wait=False)
+        assert "the result that ann gave does not fit: Input should be greater than 0; it must be int" in app.inbox()[0].what
+        assert (bank.charged, len(bank.seen)) == (["o-1"], 1)
+        app.resolve("r", "1", landed=3, by="ann")
+        assert (app.run(agent, "o-1", run_id="r"), bank.charged) == ("3", ["o-1"])
