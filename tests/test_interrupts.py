@@ -23,6 +23,7 @@ from holdfast.errors import Stopped, StoreBusy, StoreError
 from holdfast.life.run import active
 from holdfast.records import kinds as rec
 from holdfast.records.journal import Journal
+from holdfast.running import playing
 from holdfast.stores._live_files import LiveFiles
 from holdfast.stores._postgres_address import address_of
 from holdfast.stores._postgres_line import Line as PostgresLine
@@ -115,6 +116,30 @@ def test_ctrl_c_anywhere_neither_hangs_nor_loses_nor_repeats(tmp_path: Path, in_
         assert LEDGER == [2, 5], site
 
 
+def test_ctrl_c_tells_of_an_effect_that_it_broke_off() -> None:
+    PRESSED.append(5)
+    with hf.Holdfast("memory:") as app, pytest.raises(KeyboardInterrupt) as told:
+        app.run(buys, run_id="r")
+    assert str(told.value) == (
+        "run 'r' was left as it is: what is recorded stays, and the same line again goes on. "
+        "Whether this has happened is not known: pay at step 4; to see it: holdfast show r"
+    )
+
+
+def test_ctrl_c_behind_the_end_of_a_run_says_that_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pressed(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with hf.Holdfast("memory:") as app:
+        monkeypatch.setattr(playing._Stage, "close", pressed)
+        with pytest.raises(KeyboardInterrupt, match="'r' has come to its end all the same: the same line again gives its result"):
+            app.run(buys, run_id="r")
+        monkeypatch.undo()
+        for run in list(active):
+            active.discard(run)
+        app.engine.keeper.runs.clear()
+
+
 def test_ctrl_c_inside_a_lock_of_pythons_own_is_ctrl_c_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     wait_for, pressed = threads._wait_for, [True]
 
@@ -132,6 +157,34 @@ def test_ctrl_c_inside_a_lock_of_pythons_own_is_ctrl_c_all_the_same(monkeypatch:
         with pytest.raises(KeyboardInterrupt, match="the same line again goes on"):
             app.run(buys, run_id="r")
         assert (app.run(buys, run_id="r"), LEDGER) == (6, [2, 5])
+
+
+def test_ctrl_c_in_a_group_of_branches_is_not_lost_to_a_step_in_a_finally(monkeypatch: pytest.MonkeyPatch) -> None:
+    @hf.agent
+    def tidies() -> int:
+        try:
+            hfs.gather(lambda: look(1), lambda: look(2))
+        finally:
+            look(3)
+        return 4
+
+    def pressed(_: object) -> NoReturn:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with hf.Holdfast("memory:") as app:
+        monkeypatch.setattr(threads, "_wait_for", pressed)
+        with in_time(), pytest.raises(KeyboardInterrupt):
+            app.run(tidies, run_id="r")
+        assert app.run(tidies, run_id="r") == 4
+
+
+def test_an_app_goes_on_behind_ctrl_c_in_its_first_claim(tmp_path: Path) -> None:
+    for number, site in enumerate([site for site in life(tmp_path / "all.db") if site[1] in ("Keeper.enroll", "SqliteStore.enroll")]):
+        with in_time(), hf.Holdfast(tmp_path / f"{number}.db", lease=LEASE_S) as app:
+            with interrupted(site):
+                app.run(buys, run_id="r")
+            assert app.run(buys, run_id="r") == 6, site
 
 
 def test_branches_that_cannot_be_begun_stop_the_run_and_it_goes_on_later(monkeypatch: pytest.MonkeyPatch) -> None:

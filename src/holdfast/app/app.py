@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import inspect
 import os
@@ -24,13 +25,14 @@ from holdfast.app.terminal import at_a_terminal
 from holdfast.app.transferring import Transferring
 from holdfast.app.working import Working
 from holdfast.budget import Budget, checked
-from holdfast.errors import Misuse
+from holdfast.errors import HoldfastError, Misuse
 from holdfast.large.packed import packed
 from holdfast.life.bell import Bell
 from holdfast.life.commit import Committer
 from holdfast.life.metering import Meter
 from holdfast.life.run import OnAsk, Scope, place
 from holdfast.limits import Limit
+from holdfast.records.journal import Journal
 from holdfast.running.engine import Engine, Order
 from holdfast.running.lease import LEASE_S, Keeper, Observer
 from holdfast.running.ordering import RunOptions, checked_tags, not_an_agent, ordered, refuse_while_loading
@@ -162,7 +164,7 @@ class Holdfast(Transferring, Working):
             without_our_frames(error)
             raise
         except KeyboardInterrupt as pressed:
-            raise interrupted(pressed, order.run_id) from None
+            raise interrupted(pressed, _as_left(self.engine, order.run_id)) from None
 
     @overload
     def start(
@@ -466,6 +468,17 @@ def _checked_on_ask(on_ask: OnAsk | None) -> OnAsk | None:
     if on_ask is not None and inspect.iscoroutinefunction(on_ask):
         raise Misuse("on_ask= takes a `def` function of run id, question id, question and details, which should be brief")
     return on_ask
+
+
+def _as_left(engine: Engine, run_id: str) -> str:
+    """What is true of a run that Ctrl-C broke off, and what follows from it."""
+    told, unsure = f"run {run_id!r} was left as it is: what is recorded stays, and the same line again goes on", list[str]()
+    with contextlib.suppress(HoldfastError):
+        found = engine.store.load(run_id)
+        if found is not None and found[0].status == "done":
+            return f"run {run_id!r} has come to its end all the same: the same line again gives its result"
+        unsure = [f"{found.name} at step {step_id}" for step_id, found in Journal.load(*found).open_doubts(ended=True)] if found else []
+    return f"{told}. Whether this has happened is not known: {', '.join(unsure)}; to see it: holdfast show {run_id}" if unsure else told
 
 
 def _inside() -> Children | None:

@@ -37,12 +37,12 @@ def without_our_frames(error: BaseException) -> None:
         stack += [current.__cause__, current.__context__]
 
 
-def interrupted(pressed: KeyboardInterrupt, run_id: str) -> KeyboardInterrupt:
+def interrupted(pressed: KeyboardInterrupt, told: str) -> KeyboardInterrupt:
     """What Ctrl-C raises out of a blocking run: in words what is true now, and without the frames of the loop that it came through."""
     without_our_frames(pressed)
     found = _kept(pressed.__traceback__)
-    told = KeyboardInterrupt(f"run {run_id!r} was left as it is: what is recorded stays, and the same line again goes on")
-    return told.with_traceback(found if os.environ.get("HOLDFAST_TRACEBACK") != "full" else pressed.__traceback__)
+    told_so = KeyboardInterrupt(told)
+    return told_so.with_traceback(found if os.environ.get("HOLDFAST_TRACEBACK") != "full" else pressed.__traceback__)
 
 
 def _kept(trace: TracebackType | None) -> TracebackType | None:

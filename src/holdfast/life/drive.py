@@ -305,8 +305,14 @@ async def _within(result: Any, timeout_s: float | None) -> Any:
         return result
     if timeout_s is None:
         return await result
-    async with asyncio.timeout(timeout_s):
-        return await result
+    limit = asyncio.timeout(timeout_s)
+    try:
+        async with limit:
+            return await result
+    except TimeoutError as error:
+        if limit.expired() and not error.args:
+            raise TimeoutError(f"it took longer than its timeout of {timeout_s:g} s") from error
+        raise
 
 
 def _invoke_blocking(body: Body, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

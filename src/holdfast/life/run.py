@@ -298,6 +298,7 @@ class Run:
         self.cleanups: list[tuple[Callable[..., object], tuple[object, ...], dict[str, object]]] = []
         self.waiters: list[Waiter] = []
         self.ended: Unwinding | None = None
+        self.left_by: BaseException | None = None  # Ctrl-C in a group of branches, whatever the code makes of it
         self.cancelling: Cancelled | None = None
         self.leaving: rec.RunReleased | rec.RunPaused | None = None  # what is recorded once no step is under way
         self.undo = Undoing(journal.undoing)

@@ -184,7 +184,8 @@ def _accepting_code(journal: Journal, *, by: str, reason: str) -> tuple[list[rec
     lost = journal.given_up(verdict.step_id)
     doubts = [step_id for step_id, history in lost if history.open_doubt(journal.head.epoch + 1)]
     if doubts:
-        raise Refusal(f"step {doubts[0]} of run {run_id!r} is in doubt: settle it first; nothing was changed")
+        say = f"holdfast resolve {run_id} {doubts[0]} --landed RESULT, or --not-landed"
+        raise Refusal(f"step {doubts[0]} of run {run_id!r} is in doubt: settle it first; nothing was changed. Say {say}")
     steps = "1 recorded step is" if len(lost) == 1 else f"{len(lost)} recorded steps are"
     told = f"the run goes on with the new code from step {verdict.step_id}; {steps} superseded"
     return [rec.RunAccepted(step_id=verdict.step_id, by=by, reason=reason)], told

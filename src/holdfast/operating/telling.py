@@ -54,8 +54,11 @@ def tell(engine: Engine, run_id: str, allowed: Any, records: list[rec.Record], *
 
 
 def _stays(head: Head, kind: str) -> bool:
-    """Whether a word is recorded and the run stays where it is: what is closed is not opened again, what is paused waits to be resumed."""
-    return head.status == "cancelled" or (head.status == "paused" and kind in ("settle", "answer"))
+    """Whether a word is recorded and the run stays where it is: what is closed is not opened again, what is paused waits to be resumed.
+
+    And a word on a question or a doubt does not mend what blocks a run.
+    """
+    return head.status == "cancelled" or (head.status in ("paused", "blocked") and kind in ("settle", "answer"))
 
 
 def claimed(engine: Engine, journal: Journal, records: list[rec.Record], takes: Sequence[int] = ()) -> bool:
@@ -125,6 +128,8 @@ def ready(engine: Engine, run_id: str) -> str:
 
 def _hindered(engine: Engine, head: Head) -> str:
     """What must be done for a run that is ready to go on, where something is in its way; nothing where nothing is."""
+    if head.status == "blocked":
+        return f"it is recorded, and run {head.run_id!r} stays blocked. What helps is: holdfast show {head.run_id}"
     found = hindrance(engine.store, head)
     held = head if head.status == "paused" else found.above if found is not None and not found.gone_on else None
     if held is not None and held.status == "paused":

@@ -58,6 +58,9 @@ def _refuse_settled(journal: Journal, step_id: str, *, owned: bool, result: bool
     run_id, history = journal.head.run_id, journal.histories.get(step_id)
     if journal.head.status != "cancelled" or history is None or not history.open_doubt(journal.head.epoch + 1):
         refuse_final(journal.head)
+    if step_id in journal.asks:
+        say = f"holdfast answer {run_id}/{step_id} ANSWER"
+        raise Refusal(f"{step_id!r} of run {run_id!r} is a question, and not in doubt; nothing was changed. Say: {say}")
     if history is None:
         raise Refusal(f"run {run_id!r} has no step {step_id!r}; nothing was changed. `holdfast inbox` lists the open doubts")
     if owned and not history.put_to_a_person():
@@ -142,6 +145,9 @@ def _open_question(journal: Journal, ask_id: str) -> Question:
     """The question, if it can be answered still."""
     run_id, question = journal.head.run_id, journal.asks.get(ask_id)
     refuse_final(journal.head)
+    if question is None and ask_id in dict(journal.open_doubts(ended=True)):
+        say = f"holdfast resolve {run_id} {ask_id} --landed RESULT, or --not-landed"
+        raise Refusal(f"step {ask_id!r} of run {run_id!r} is in doubt, and no question; nothing was changed. Say: {say}")
     if question is None:
         raise Refusal(f"run {run_id!r} has no question {ask_id!r}; nothing was changed. `holdfast inbox` lists the open ones")
     if question.answer is not None:

@@ -82,7 +82,8 @@ def concluded(run: Run, agent: Agent[..., Any], outcome: Returned | Raised) -> L
     if ended is None and cancelling is None and run.above is not None and _was_cancelled(outcome) and run.above.cause():
         cancelling = run.cancelled_from_above()
     if isinstance(ended, Parked | Continued):
-        return conclude(run, agent, outcome, cancelling or _interruption(outcome) or _late_failure(outcome, ended) or ended)
+        broken_off = run.left_by or _interruption(outcome)
+        return conclude(run, agent, outcome, cancelling or broken_off or _late_failure(outcome, ended) or ended)
     return conclude(run, agent, outcome, ended or cancelling)
 
 

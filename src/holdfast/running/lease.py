@@ -108,9 +108,13 @@ class Keeper:
         """Become an owner, before the first claim."""
         with self._lock:
             if self._thread is None:
-                self._store.enroll(self.owner)
-                thread = threading.Thread(target=self._loop, name="holdfast-keeper", daemon=True)
-                thread.start()
+                try:
+                    self._store.enroll(self.owner)
+                    thread = threading.Thread(target=self._loop, name="holdfast-keeper", daemon=True)
+                    thread.start()
+                except BaseException:
+                    self.owner = new_owner()  # that one may be enrolled, and nobody is twice
+                    raise
                 self._thread = thread  # only now: one that Ctrl-C kept from starting cannot be joined
 
     def takes(self, run_id: str, by: object) -> bool:

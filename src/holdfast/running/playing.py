@@ -107,7 +107,7 @@ def play_blocking(engine: Engine, order: Order, run: Run) -> Any:
     finally:
         try:
             stage.close()
-        except KeyboardInterrupt:  # it came in the middle of that
+        except (KeyboardInterrupt, SystemExit):  # it came in the middle of that
             stage.close()
             raise
 

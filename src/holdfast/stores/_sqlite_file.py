@@ -164,9 +164,19 @@ def _recognise(path: Path, url: str) -> None:
     with path.open("rb") as file:
         header = file.read(HEADER_BYTES)
     if len(header) < HEADER_BYTES or not header.startswith(MAGIC):
-        raise StoreForeign(url, "this file is not a database; it was left as it is. Name another path, or move the file away")
+        raise StoreForeign(url, _WAS_ONE if path.with_name(f"{path.name}.owners").exists() else _NO_DATABASE)
     if int.from_bytes(header[68:72], "big") != APPLICATION_ID:
         raise StoreForeign(url, "this database belongs to another program; it was left as it is. Name another path")
+
+
+_NO_DATABASE = (
+    "this file is not a database; it was left as it is. Name another path, or move the file away; but if it was a store, restore a backup: "
+    "in a new one every run would begin anew, and do everything once more"
+)
+_WAS_ONE = (
+    "this file is not a database any more, though a store has stood here; it was left as it is. Keep a copy of all its files and restore a "
+    "backup: in a new store every run would begin anew, and do everything once more"
+)
 
 
 def _refuse_network(path: Path, url: str) -> None:

@@ -40,8 +40,8 @@ MAX_THREADS = 32
 BEGINS_S = 1.0
 """How long it takes at the most until a thread that was started begins."""
 
-Branch: TypeAlias = tuple[threading.Thread, threading.Event]
-"""The thread of a branch, and what tells that it has ended."""
+Branch: TypeAlias = tuple[threading.Lock, threading.Lock]
+"""Free once a branch has begun, and once it has ended. No events: they wait in Python, which Ctrl-C can leave locked for ever."""
 
 
 @overload
@@ -145,11 +145,13 @@ def _run_threads(
     if not all(callable(branch) for branch in branches):
         raise Misuse("the branches of a blocking gather or first are functions, not results: hf.gather(lambda: one(1), lambda: one(2))")
     outcomes: list[Outcome] = [(None, None)] * len(branches)
-    over = [threading.Event() for _ in branches]
+    marks = [(_taken(), _taken()) for _ in branches]
     gate = threading.Semaphore(limit)
     won = race.recorded if race else None
 
     def body(index: int) -> None:
+        begun, ended = marks[index]
+        begun.release()
         inner = Scope(scope.run, f"{step_id}.{index + 1}", scope, doomed=won not in (None, index))
         group.begun += 1
         place.set(inner)
@@ -164,17 +166,17 @@ def _run_threads(
         finally:
             group.ended += 1
             inner.close()
-            over[index].set()
+            ended.release()
             gate.release()
 
     with Group(scope, len(branches), limit) as group:
         started: list[Branch] = []
         try:
-            for index, ended in enumerate(over):
+            for index, mark in enumerate(marks):
                 gate.acquire()  # as soon as there is room for it
                 run = contextvars.copy_context().run
                 thread = threading.Thread(target=run, args=(body, index), name=f"holdfast-{step_id}.{index + 1}", daemon=True)
-                started.append((thread, ended))  # before it begins: a Ctrl-C may come before `start` returns
+                started.append(mark)  # before it begins: a Ctrl-C may come before `start` returns
                 thread.start()
             _wait_for(started)
         except BaseException as error:
@@ -192,6 +194,7 @@ def _taken_down(run: Run, step_id: str, error: BaseException) -> BaseException:
         error = error.__context__  # inside a lock of Python's own, Ctrl-C comes out as an error of that lock
     if isinstance(error, Exception):
         return run.stop(RunInterrupted(run.id, step_id, f"its branches could not be executed ({type(error).__name__}: {error})"))
+    run.left_by = run.left_by or error
     run.unwind(Parked())
     return error
 
@@ -201,8 +204,17 @@ def _wait_for(started: Sequence[Branch]) -> None:
 
     One whose thread was interrupted before it began never ends.
     """
-    for thread, ended in started:
-        ended.wait(None if thread.ident is not None else BEGINS_S)
+    for begun, ended in started:
+        if begun.acquire(timeout=BEGINS_S):
+            begun.release()
+            with ended:
+                pass
+
+
+def _taken() -> threading.Lock:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
 
 
 def _called(branch: Callable[[], Any]) -> Outcome:
