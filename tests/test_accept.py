@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast as hf
+import holdfast.sync as hfs
 from crashing import Crash
 from holdfast._ids import effect_key
 from holdfast.errors import Refusal
@@ -182,8 +183,58 @@ def test_a_doubt_in_what_would_be_superseded_is_settled_first() -> None:
     paths[0] = "new"
     with pytest.raises(hf.ReplayMismatch):
         hf.run(shop, run_id="r", store=store)
-    with hf.Holdfast(store) as app, pytest.raises(Refusal, match="step 2 of run 'r' is in doubt: settle it first"):
-        app.accept("r")
+    with hf.Holdfast(store) as app:
+        with pytest.raises(Refusal, match=r"step 2 of run 'r' is in doubt: settle it first.*holdfast resolve r 2 --landed RESULT"):
+            app.accept("r")
+        assert app.resolve("r", "2", not_landed=True) == "it is recorded, and run 'r' stays blocked. What helps is: holdfast show r"
+        assert (app.show("r").status, [item.kind for item in app.inbox()]) == ("blocked", ["blocked"])
+        assert app.accept("r").startswith("the run goes on with the new code from step 1")
+
+
+def test_an_answer_does_not_mend_what_blocks_a_run() -> None:
+    store, names = MemoryStore(), ["look"]
+
+    def look(what: str) -> str:
+        return what
+
+    @hf.agent
+    def shop() -> str:
+        hf.step(look, name=names[0])("a")
+        return hfs.ask("colour?", str)
+
+    with pytest.raises(hf.RunWaiting):
+        hf.run(shop, run_id="r", store=store, wait=False)
+    names[0] = "see"
+    with pytest.raises(hf.ReplayMismatch):
+        hf.run(shop, run_id="r", store=store)
+    with hf.Holdfast(store) as app:
+        assert "stays blocked" in app.answer("r", "2", "red", by="ann")
+        assert app.show("r").status == "blocked"
+        names[0] = "look"
+        assert app.run(shop, run_id="r") == "red"
+
+
+def test_who_takes_a_question_for_a_doubt_is_told_the_other_verb() -> None:
+    store = MemoryStore()
+
+    @hf.effect(in_doubt="ask")
+    def pay() -> str:
+        raise RuntimeError("no reply")
+
+    @hf.agent
+    def shop() -> str:
+        return hfs.ask("colour?", str) + pay()
+
+    with hf.Holdfast(store) as app:
+        with pytest.raises(hf.RunWaiting):
+            app.run(shop, run_id="r", wait=False)
+        with pytest.raises(Refusal, match=r"'1' of run 'r' is a question, and not in doubt; .*holdfast answer r/1 ANSWER"):
+            app.resolve("r", "1", not_landed=True)
+        app.answer("r", "1", "red", by="ann")
+        with pytest.raises(hf.RunWaiting):
+            app.run(shop, run_id="r", wait=False)
+        with pytest.raises(Refusal, match=r"step '2' of run 'r' is in doubt, and no question; .*holdfast resolve r 2 --landed RESULT"):
+            app.answer("r", "2", "red", by="ann")
 
 
 def test_show_does_not_tell_of_a_mismatch_that_was_accepted() -> None:

@@ -521,3 +521,17 @@ def test_the_death_of_an_owner_is_proven_while_its_child_lives(store: SqliteStor
     assert store.pulse("victim") == (1, True)
     for fd in (ready, tell, hold, let_go):
         os.close(fd)
+
+
+def test_what_was_a_store_is_not_said_to_be_something_to_move_away(path: Path) -> None:
+    store = SqliteStore(path)
+    store.enroll("host.me")
+    store.close()
+    for damage in (b"", b"X" + path.read_bytes()[1:]):
+        path.write_bytes(damage)
+        with pytest.raises(StoreForeign, match=r"not a database any more, though a store has stood here; .* restore a backup"):
+            SqliteStore(path)
+    other = path.with_name("other.db")
+    other.write_bytes(b"notes")
+    with pytest.raises(StoreForeign, match=r"move the file away; but if it was a store, restore a backup"):
+        SqliteStore(other)
