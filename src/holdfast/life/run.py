@@ -276,8 +276,7 @@ class Run:
         assert journal.started is not None
         self.journal, self.committer, self.clock = journal, committer, clock
         self.blocking, self.resources, self.started = blocking, resources, journal.started
-        self.lease_s, self.on_model_change = lease_s, on_model_change
-        self.origin = journal.started.origin
+        self.lease_s, self.on_model_change, self.origin = lease_s, on_model_change, journal.started.origin
         self.scopes: list[Scope] = []
         self.groups: list[Group] = []
         self.in_progress = self.branches = self.calls = 0

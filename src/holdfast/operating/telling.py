@@ -45,7 +45,7 @@ def tell(engine: Engine, run_id: str, allowed: Any, records: list[rec.Record], *
         allowed(journal, owned=owned)
         if owned:
             return left(engine.store, engine.clock, run_id, (kind, json.dumps(letter).encode()))
-        taken = [] if _stays(journal.head, kind) else [taken_up(engine, journal, why)]
+        taken = [] if _stays(journal, kind) else [taken_up(engine, journal, why)]
         if kind == "cancel" and "undo" in letter:
             taken = [one.but(cleared=[]) for one in taken]  # the path to undo is the one that was taken, failures included
         if claimed(engine, journal, [*taken, *records]):
@@ -53,12 +53,14 @@ def tell(engine: Engine, run_id: str, allowed: Any, records: list[rec.Record], *
     raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
 
 
-def _stays(head: Head, kind: str) -> bool:
+def _stays(journal: Journal, kind: str) -> bool:
     """Whether a word is recorded and the run stays where it is: what is closed is not opened again, what is paused waits to be resumed.
 
-    And a word on a question or a doubt does not mend what blocks a run.
+    And a word on a question or a doubt does not mend the code that blocks a run.
     """
-    return head.status == "cancelled" or (head.status in ("paused", "blocked") and kind in ("settle", "answer"))
+    status, verdict = journal.head.status, journal.verdict
+    held = status == "paused" or (status == "blocked" and isinstance(verdict, rec.RunBlocked))
+    return status == "cancelled" or (held and kind in ("settle", "answer"))
 
 
 def claimed(engine: Engine, journal: Journal, records: list[rec.Record], takes: Sequence[int] = ()) -> bool:

@@ -133,9 +133,13 @@ class Keeper:
         if self._thread is not None:
             self._thread.join()
             with contextlib.suppress(HoldfastError):
-                self.release_orphans()
+                self.orphans = {run_id for run_id in self.orphans if self._has(run_id)}
             if not self.runs and not self.orphans:
                 self._store.retire(self.owner)
+
+    def _has(self, run_id: str) -> bool:
+        head = self._store.head(run_id)
+        return head is not None and head.owner == self.owner
 
     def _loop(self) -> None:
         beat_s = letters_s = self._clock.monotonic_s()
@@ -195,8 +199,7 @@ class Keeper:
                 continue
             journal = Journal.load(*found)
             released = journal.seal([rec.RunReleased(reason="its end could not be recorded")], at_us=self._clock.now_us())
-            if self._store.append([released]) == [None]:
-                self.orphans.discard(run_id)
+            self._store.append([released])
 
     def take_letters(self) -> None:
         """Read what others want of the runs that execute here."""
