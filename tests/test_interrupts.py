@@ -126,6 +126,22 @@ def test_ctrl_c_tells_of_an_effect_that_it_broke_off() -> None:
     )
 
 
+def test_an_effect_that_ctrl_c_broke_off_is_put_before_a_person_who_may_say_what_became_of_it() -> None:
+    PRESSED.append(5)
+    with hf.Holdfast("memory:") as app:
+        with pytest.raises(KeyboardInterrupt):
+            app.run(buys, run_id="r")
+        (item,) = app.inbox()
+        assert (item.kind, item.step_id, app.show("r").status) == ("doubt", "4", "queued")
+        assert app.show("r").next_commands == item.commands
+        assert item.commands[:3] == [
+            "holdfast resolve r 4 --landed RESULT", "holdfast resolve r 4 --not-landed", "holdfast resume r --here APP.py",
+        ]  # fmt: skip
+        LEDGER.clear()  # the probe would say that it did not happen
+        app.resolve("r", "4", landed=5, by="ann")
+        assert (app.inbox(), app.run(buys, run_id="r"), LEDGER) == ([], 6, [])
+
+
 def test_ctrl_c_behind_the_end_of_a_run_says_that_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     def pressed(*_: object) -> NoReturn:
         raise KeyboardInterrupt

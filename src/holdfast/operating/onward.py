@@ -39,12 +39,12 @@ def next_commands(engine: Engine, journal: Journal) -> list[str]:
 
 
 def besides(engine: Engine, journal: Journal, fleet: Fleet) -> list[str]:
-    """What helps beside a person's word: other code, or a process that finds out by itself what the dead one left in doubt."""
+    """What helps beside a person's word: other code, or a process that finds out by itself what another one left in doubt."""
     head = journal.head
     if head.status == "blocked":
         return unblocking(journal, fleet.hands(head))
     dead = head.status == "running" and not lives(engine, head)
-    return _going_on(engine, journal, fleet) if dead or head.status == "paused" else []
+    return _going_on(engine, journal, fleet) if dead or head.status in ("paused", "queued") else []
 
 
 def doubts_of(engine: Engine, journal: Journal) -> list[tuple[str, History]]:
@@ -56,11 +56,10 @@ def doubts_of(engine: Engine, journal: Journal) -> list[tuple[str, History]]:
         case "waiting":
             told = awaited(journal)
             return [(step_id, found) for step_id, found in journal.open_doubts(ended=True) if step_id in told or not found.unseen()]
-        case "paused" | "failed" | "blocked" | "cancelled" | "stopped":
+        case "paused" | "failed" | "blocked" | "cancelled" | "stopped" | "queued":
             return journal.open_doubts(ended=True)
-        case "running" | "queued" as status:
-            open_ = journal.open_doubts(ended=status == "queued")
-            return [(step_id, found) for step_id, found in open_ if found.doubt and found.doubt.action == "ask"]
+        case "running":
+            return [(step_id, found) for step_id, found in journal.open_doubts() if found.doubt and found.doubt.action == "ask"]
         case _:
             return []
 
