@@ -44,7 +44,8 @@ def besides(engine: Engine, journal: Journal, fleet: Fleet) -> list[str]:
     if head.status == "blocked":
         return unblocking(journal, fleet.hands(head))
     dead = head.status == "running" and not lives(engine, head)
-    return _going_on(engine, journal, fleet) if dead or head.status in ("paused", "queued") else []
+    unasked = head.status == "queued" and any(found.doubt is None for _, found in journal.open_doubts(ended=True))
+    return _going_on(engine, journal, fleet) if dead or unasked or head.status == "paused" else []
 
 
 def doubts_of(engine: Engine, journal: Journal) -> list[tuple[str, History]]:

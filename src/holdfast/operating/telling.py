@@ -147,5 +147,6 @@ def _hindered(engine: Engine, head: Head) -> str:
 def marked(engine: Engine, run_id: str) -> str:
     """The same of a run that was marked as ready; what it asks, it asks on."""
     journal = Journal.load(*loaded(engine, run_id))
-    asks = ", and still needs the word of a person: holdfast inbox" if asks_of(engine, journal) or doubts_of(engine, journal) else ""
+    put = asks_of(engine, journal) or any(found.doubt is not None for _, found in doubts_of(engine, journal))
+    asks = ", and still needs the word of a person: holdfast inbox" if put else ""
     return _hindered(engine, journal.head) or f"the run is ready for whoever runs its agent next{asks}"
