@@ -6,12 +6,13 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from psycopg import pq
@@ -159,9 +160,9 @@ def test_ctrl_c_behind_the_end_of_a_run_says_that_it_is_done(monkeypatch: pytest
 def test_ctrl_c_inside_a_lock_of_pythons_own_is_ctrl_c_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     wait_for, pressed = threads._wait_for, [True]
 
-    def interrupted_once(started: Sequence[threads.Branch]) -> None:
+    def interrupted_once(started: Sequence[threads.Branch], *within: float) -> None:
         if not pressed:
-            return wait_for(started)
+            return wait_for(started, *within)
         try:
             pressed.clear()
             raise KeyboardInterrupt
@@ -175,6 +176,35 @@ def test_ctrl_c_inside_a_lock_of_pythons_own_is_ctrl_c_all_the_same(monkeypatch:
         assert (app.run(buys, run_id="r"), LEDGER) == (6, [2, 5])
 
 
+def test_a_branch_whose_thread_begins_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "BEGINS_S", 0.0)
+    taken, waited = threads._taken, list[float]()
+
+    class Late:
+        """The mark of a branch that takes its time to begin, if it is given any."""
+
+        def __init__(self) -> None:
+            self._lock = taken()
+
+        def acquire(self, *, timeout: float) -> bool:
+            waited.append(timeout)
+            return self._lock.acquire(timeout=timeout)
+
+        def release(self) -> None:
+            time.sleep(0.05)
+            self._lock.release()
+
+    marks: Iterator[Any] = (Late() if number % 2 == 0 else taken() for number in range(4))
+    monkeypatch.setattr(threads, "_taken", lambda: next(marks))
+
+    @hf.agent
+    def adds() -> int:
+        return sum(hfs.gather(lambda: look(1), lambda: look(2)))
+
+    with hf.Holdfast("memory:") as app:
+        assert (app.run(adds, run_id="r"), waited) == (3, [threads.ANY_TIME_S] * 2)
+
+
 def test_ctrl_c_in_a_group_of_branches_is_not_lost_to_a_step_in_a_finally(monkeypatch: pytest.MonkeyPatch) -> None:
     @hf.agent
     def tidies() -> int:
@@ -184,7 +214,7 @@ def test_ctrl_c_in_a_group_of_branches_is_not_lost_to_a_step_in_a_finally(monkey
             look(3)
         return 4
 
-    def pressed(_: object) -> NoReturn:
+    def pressed(*_: object) -> NoReturn:
         monkeypatch.undo()
         raise KeyboardInterrupt
 

@@ -40,6 +40,9 @@ MAX_THREADS = 32
 BEGINS_S = 1.0
 """How long it takes at the most until a thread that was started begins."""
 
+ANY_TIME_S = -1.0
+"""However long it takes."""
+
 Branch: TypeAlias = tuple[threading.Lock, threading.Lock]
 """Free once a branch has begun, and once it has ended. No events: they wait in Python, which Ctrl-C can leave locked for ever."""
 
@@ -181,7 +184,7 @@ def _run_threads(
             _wait_for(started)
         except BaseException as error:
             why = _taken_down(scope.run, step_id, error)
-            _wait_for(started)
+            _wait_for(started, BEGINS_S)
             if why is error:
                 raise
             raise why from error
@@ -199,13 +202,13 @@ def _taken_down(run: Run, step_id: str, error: BaseException) -> BaseException:
     return error
 
 
-def _wait_for(started: Sequence[Branch]) -> None:
+def _wait_for(started: Sequence[Branch], begin_within_s: float = ANY_TIME_S) -> None:
     """Wait for branches to end; not by joining their threads, because a join that is interrupted takes its thread for ended.
 
     One whose thread was interrupted before it began never ends.
     """
     for begun, ended in started:
-        if begun.acquire(timeout=BEGINS_S):
+        if begun.acquire(timeout=begin_within_s):
             begun.release()
             with ended:
                 pass
