@@ -278,15 +278,18 @@ def test_a_signal_handler_in_the_middle_of_a_transaction_is_refused_and_changes_
         assert all("in the middle of using it" in one for one in refused)
 
 
-def test_ctrl_c_in_one_thread_tells_the_others_whose_records_it_was_writing(tmp_path: Path) -> None:
-    stored = next(site for site in life(tmp_path / "runs.db") if site[1] == "_settle")
+def test_ctrl_c_in_one_thread_tells_the_others_whose_records_it_was_writing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pressed(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
     with hf.Holdfast("memory:") as app:
         committer, journal, other = app.engine.committer, Journal("mine"), Journal("other")
         for each in (journal, other):
             committer.commit(each, [rec.RunStarted(agent="a", fingerprint="f", origin="o", owner="me")])
         theirs = committer.submit(other, [rec.StepDone(step_id="1", name="s", fingerprint="f", value=b"1")])
         mine = committer.submit(journal, [rec.StepDone(step_id="1", name="s", fingerprint="f", value=b"1")])
-        with interrupted(stored):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(Journal, "stored", pressed)
             committer.settle(mine)
         assert (theirs.done, mine.done) == (True, True)
         with in_time(), pytest.raises(Stopped, match="KeyboardInterrupt"):
