@@ -399,6 +399,13 @@ def framed() -> FrameType:
         LEDGER.clear()
 
 
+def test_a_session_with_a_server_is_refused_to_who_breaks_in_on_its_use(postgres_url: str) -> None:
+    with closing(PostgresLine(address_of(postgres_url))) as line, line.held():
+        with pytest.raises(StoreError, match="in the middle of using it"):
+            line.run(lambda _: line.take(0), again=False)
+        assert line.run(lambda session: session.execute("SELECT 1").fetchone(), again=False) == (1,)
+
+
 def test_an_error_between_two_lines_has_a_traceback_all_the_same() -> None:
     frame = framed()
     nowhere = next(2 * index for index, place in enumerate(frame.f_code.co_positions()) if place[0] is None)
