@@ -59,7 +59,7 @@ def findings(stage: Stage, store: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_the_doctor_examines_a_store_on_a_full_disk(stage: Stage, tmp_path: Path, *, closed: bool) -> None:
-    with small_disk(tmp_path / "disk") as disk:
+    with small_disk(tmp_path / "disk", "3m") as disk:
         stage.told("runs")  # which leaves no log behind, in place of the process that was killed
         shutil.copytree(stage.store.parent, disk, dirs_exist_ok=True, ignore=shutil.ignore_patterns("disk", "*.py"))
         with closing(apsw.Connection(str(disk / "runs.db"))) as other:

@@ -130,7 +130,7 @@ def test_the_document_has_every_topic_and_the_same_code(stage: Stage, capsys: py
 def test_versions_and_settings_are_those_of_the_store(store: SqliteStore) -> None:
     assert found(store, "SQLite").value == apsw.sqlite_lib_version()
     assert (found(store, "journal mode").value, found(store, "synchronous").value) == ("wal", "full")
-    assert found(store, "format of the store").value == "1"
+    assert found(store, "format of the store").value == "2"
     assert found(store, "psycopg").value == psycopg.__version__
 
 

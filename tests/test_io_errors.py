@@ -145,9 +145,9 @@ def test_a_file_that_may_not_grow(crew: Crew, tmp_path: Path, variant: str) -> N
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
+def small_disk(folder: Path, size: str = "1m") -> Iterator[Path]:
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", folder], check=False, capture_output=True)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder], check=False, capture_output=True)
     if mounted.returncode:
         pytest.skip(f"mounting is not permitted here ({mounted.stderr.decode().strip()}); the files that may not grow say the same")
     try:

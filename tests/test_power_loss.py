@@ -21,7 +21,7 @@ import pytest
 import holdfast as hf
 from holdfast.records.journal import Journal
 from holdfast.store import Append, Stale
-from holdfast.stores import _sqlite_file
+from holdfast.stores import _sqlite_file, _tail_file
 from holdfast.stores.sqlite import SqliteStore
 
 SECTOR = 512
@@ -102,14 +102,44 @@ class RecordingVfs(apsw.VFS):
         self.log.append(Delete(Path(name).name))
 
 
+class RecordingOs:
+    """`os` for tails, which writes down what is done to them; the folders that they flush hold nothing else."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self._files: dict[int, str] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
+        fd = os.open(path, flags, mode)
+        self._files[fd] = f"{path.parent.name}/{path.name}" if path.suffix == ".tail" else ""
+        return fd
+
+    def pwrite(self, fd: int, data: bytes, offset: int) -> int:
+        written = os.pwrite(fd, data, offset)
+        self.log.append(Write(self._files[fd], offset, bytes(data)))
+        return written
+
+    def fsync(self, fd: int) -> None:
+        os.fsync(fd)
+        if self._files[fd]:
+            self.log.append(Sync(self._files[fd]))
+
+    fdatasync = fsync
+
+
 @contextmanager
 def recording() -> Iterator[Log]:
     log: Log = []
     vfs = RecordingVfs(log)
-    try:
-        yield log
-    finally:
-        vfs.unregister()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_tail_file, "os", RecordingOs(log))
+        try:
+            yield log
+        finally:
+            vfs.unregister()
     assert apsw.vfs_names()[0] == REAL_VFS
 
 
@@ -264,6 +294,7 @@ def any_sectors(dice: random.Random) -> Survives:
 def wrong_with(disk: Disk, folder: Path, acked: int) -> str:
     """Open what is left, load and verify it; what is wrong with it, or nothing."""
     folder.mkdir()
+    (folder / "runs.db.owners").mkdir()
     for file, data in disk.items():
         (folder / file).write_bytes(data)
     try:

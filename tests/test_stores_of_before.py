@@ -20,6 +20,7 @@ from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.sample import create, repair
 
 SQLITE = """
+    ALTER TABLE owners DROP COLUMN tail; UPDATE meta SET value = '1' WHERE key = 'format';
     DROP INDEX runs_lane;
     DROP INDEX runs_turn; DROP TABLE meters; DROP TABLE holds; ALTER TABLE owners DROP COLUMN about; ALTER TABLE runs DROP COLUMN queue;
     ALTER TABLE runs DROP COLUMN turn; ALTER TABLE runs DROP COLUMN lane; ALTER TABLE aside_heads DROP COLUMN queue;

@@ -21,9 +21,10 @@ import pytest
 
 from holdfast.errors import StoreBusy, StoreDamaged, StoreError, StoreFailed, StoreForeign, StoreFull, StoreNewer, StoreReadOnly
 from holdfast.store import Append, Head, Query, Stale
-from holdfast.stores import _sqlite_file, _sqlite_line
+from holdfast.stores import _sqlite_file, _sqlite_heads, _sqlite_line
 from holdfast.stores._owners import OwnerLocks
-from holdfast.stores.sqlite import FIELDS, SqliteStore
+from holdfast.stores._sqlite_append import FIELDS
+from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.sample import create, head, onward, row
 
 NOBODY = 65534
@@ -535,3 +536,13 @@ def test_what_was_a_store_is_not_said_to_be_something_to_move_away(path: Path) -
     other.write_bytes(b"notes")
     with pytest.raises(StoreForeign, match=r"move the file away; but if it was a store, restore a backup"):
         SqliteStore(other)
+
+
+def test_no_list_of_heads_reads_a_journal(store: SqliteStore) -> None:
+    lists = {name: sql for name, sql in vars(_sqlite_heads).items() if name.isupper() and str(sql).lstrip().startswith(("SELECT", "WITH"))}
+    connection = connection_of(store)
+    journal = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'journal'").get
+    read = {name: {row[3] for row in connection.execute(f"EXPLAIN {sql}", [None] * sql.count("?")) if row[1] == "OpenRead"}
+            for name, sql in lists.items()}  # fmt: skip
+    assert {"RESTING", "OWNED", "BEHIND", "DUE", "IN_TURN", "ADDRESSED", "STATUSES"} <= read.keys()
+    assert [name for name, pages in read.items() if journal in pages or not pages] == []

@@ -27,7 +27,7 @@ import pytest
 
 from agents_for_tests.sweep_agent import lines
 from holdfast import Holdfast
-from holdfast._failpoints import NAMES
+from holdfast._failpoints import NAMES, TAILS
 from holdfast.records.journal import Journal
 from holdfast.store import Store
 from holdfast.stores.opening import SQLITE, open_store
@@ -299,7 +299,19 @@ def test_a_kill_at_every_fdatasync(crew: Crew, tmp_path: Path, variant: str) -> 
     assert sum(count for count, _ in found) > 20
 
 
-SECOND = [f"{name}:1" for name in NAMES if not name.startswith("step.")] + [f"{name}:2" for name in NAMES if name.startswith("effect.")]
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_kill_at_every_failpoint_of_a_tail(crew: Crew, tmp_path: Path, variant: str) -> None:
+    mine = [name for name in TAILS if name != "tail.closed"]
+    found = crew.map(sweep(crew, tmp_path, variant, "failpoint"), [occurrences(name) for name in mine])
+    refuse_any(wrong for _, wrong in found)
+    kills = dict(zip(mine, (count for count, _ in found), strict=True))
+    assert kills["tail.made"] == 1
+    assert kills["tail.added"] > 15
+    assert kills["tail.settled"] > 3
+
+
+SECOND = [f"{name}:1" for name in (*NAMES, "tail.closed") if not name.startswith("step.")]
+SECOND += [f"{name}:2" for name in NAMES if name.startswith("effect.")]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

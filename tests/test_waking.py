@@ -14,7 +14,7 @@ import holdfast as hf
 from agents_for_tests.sites import StillClock
 from holdfast.errors import Misuse
 from holdfast.store import Store
-from holdfast.stores import sqlite
+from holdfast.stores import _sqlite_append
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 
@@ -141,8 +141,8 @@ def test_a_step_of_an_owned_run_does_not_open_the_index_of_times(tmp_path: Path)
             told = connection.execute(f"EXPLAIN {sql}", [None] * sql.count("?"))
             return {pages[page] for _, code, _, page, *_ in told if code == "OpenWrite"}
 
-        assert opened(sqlite.ADVANCE) == {"runs", "runs_resting"}
-        assert opened(sqlite.REPLACE) == {"runs", "runs_resting", "runs_owned", "runs_due", "runs_turn", "runs_lane"}
+        assert opened(_sqlite_append.ADVANCE) == {"runs", "runs_resting"}
+        assert opened(_sqlite_append.REPLACE) == {"runs", "runs_resting", "runs_owned", "runs_due", "runs_turn", "runs_lane"}
 
 
 def test_a_message_without_a_key_wakes_a_run_that_took_another_one_without_a_key_before(app: hf.Holdfast) -> None:

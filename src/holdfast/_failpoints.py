@@ -60,6 +60,9 @@ TIME_TRAVEL = ("edit.before", "edit.after", "fork.before", "fork.after", "effect
 FILES = ("file.written", "file.linked", "turn.before", "turn.base", "turn.after", "adopt.before_back", "adopt.after_back")
 """Places that only the store of readable files passes."""
 
+TAILS = ("tail.made", "tail.added", "tail.settled", "tail.closed")
+"""Places that only the store in SQLite passes; the last, only one that takes a run from a process that has written to its tail."""
+
 MOVES = (
     "seal.before", "seal.after", "carry.before", "carry.after", "import.before", "import.after", "hand.before", "hand.after",
     "activate.before", "activate.after", "mark.before", "mark.after",
@@ -88,6 +91,8 @@ DEPLOYS = ("block.before",)
 BESIDE = (*FLEET, "repair.before", "repair.after", "answer.before", "answer.after", *PRUNES, *MOVES, *COPIES)
 """Places that no run passes."""
 
+ALL = (*NAMES, *DEPLOYS, *WAITS, *PACKING, *ARTIFACTS, *MILESTONES, *CHILDREN, *TIME_TRAVEL, *TRANSACTIONS, *BESIDE, *FILES, *TAILS)
+
 _armed: dict[str, int] | None = None
 
 
@@ -95,7 +100,7 @@ def arm(spec: str) -> None:
     """Arm `name:count`; an unknown name is an error, so that a sweep cannot silently test nothing."""
     global _armed  # noqa: PLW0603 (a process has one set of failpoints)
     name, _, count = spec.partition(":")
-    if name not in (*NAMES, *DEPLOYS, *WAITS, *PACKING, *ARTIFACTS, *MILESTONES, *CHILDREN, *TIME_TRAVEL, *TRANSACTIONS, *BESIDE, *FILES):
+    if name not in ALL:
         raise ValueError(f"no failpoint is called {name!r}")
     _armed = {name: int(count or 1)}
 

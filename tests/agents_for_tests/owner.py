@@ -27,7 +27,11 @@ LINGER_S = 0.01
 
 
 class Unfenced(SqliteStore):
-    """A store without a fence: whatever is appended goes behind what stands there now."""
+    """A store without a fence, and without a tail: whatever is appended goes behind what stands there now."""
+
+    def enroll(self, owner: str) -> None:
+        super().enroll(owner)
+        self._tails.forget(owner)
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
         return super().append([self._moved(one) for one in batch], wait=wait)

@@ -24,6 +24,7 @@ from agents_for_tests import sweep_agent
 from agents_for_tests.forking import forked, prepare
 from agents_for_tests.tracing import traced
 from holdfast import _failpoints
+from holdfast.stores import _tail_file
 
 PATIENCE_S = 10
 """A run takes a twentieth of a second; one that takes so long hangs, and says where."""
@@ -35,10 +36,14 @@ class MortalFile(apsw.VFSFile):
 
     countdown = 0
 
-    def xSync(self, flags: int) -> None:  # noqa: N802 (SQLite's name)
-        MortalFile.countdown -= 1
-        if MortalFile.countdown == 0:
+    @classmethod
+    def count(cls) -> None:
+        cls.countdown -= 1
+        if cls.countdown == 0:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def xSync(self, flags: int) -> None:  # noqa: N802 (SQLite's name)
+        self.count()
         super().xSync(flags)
 
 
@@ -48,6 +53,21 @@ class MortalVfs(apsw.VFS):
 
     def xOpen(self, name: Any, flags: list[int]) -> MortalFile:  # noqa: N802 (SQLite's name)
         return MortalFile(REAL_VFS, name, flags)
+
+
+class MortalOs:
+    """`os` for tails: their flushes count with the others."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def fdatasync(self, fd: int) -> None:
+        MortalFile.count()
+        os.fdatasync(fd)
+
+    def fsync(self, fd: int) -> None:
+        MortalFile.count()
+        os.fsync(fd)
 
 
 def obey(agent: Any, order: dict[str, Any]) -> int:
@@ -64,6 +84,8 @@ def obey(agent: Any, order: dict[str, Any]) -> int:
         if "sync" in order:
             MortalFile.countdown = order["sync"]
             order["vfs"] = MortalVfs()
+            tails: Any = _tail_file
+            tails.os = MortalOs()
         if "fdatasync" in order:
             traced("-o", os.devnull, "-e", "trace=fdatasync", "-e", f"inject=fdatasync:signal=KILL:when={order['fdatasync']}")
         code: int = agent.run_once(order["variant"], order["store"])

@@ -21,11 +21,16 @@ def os_errors(url: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise StoreReadOnly(url, f"{READ_ONLY} ({error})") from error
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StoreFull(url, f"{FULL} ({error})") from error
-        raise StoreFailed(url, f"{FAILED} ({error})") from error
+        raise said_by_os(error, url) from error
+
+
+def said_by_os(error: OSError, url: str) -> StoreError:
+    """What the operating system refused, as one of our errors."""
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return StoreReadOnly(url, f"{READ_ONLY} ({error})")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFull(url, f"{FULL} ({error})")
+    return StoreFailed(url, f"{FAILED} ({error})")
 
 
 def refuse_nowhere(folder: Path, url: str) -> Path:

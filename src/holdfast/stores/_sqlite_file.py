@@ -15,7 +15,6 @@ from pathlib import Path
 import apsw
 
 from holdfast.errors import StoreBusy, StoreDamaged, StoreError, StoreFailed, StoreForeign, StoreFull, StoreNewer, StoreReadOnly
-from holdfast.store import FORMAT
 from holdfast.stores._file_system import NETWORK
 from holdfast.stores._file_system import file_system as file_system  # noqa: PLC0414 (it is looked for here too)
 from holdfast.stores._os_errors import FAILED, FULL, READ_ONLY, os_errors, refuse_nowhere, refuse_unwritable
@@ -23,14 +22,21 @@ from holdfast.stores._os_errors import FAILED, FULL, READ_ONLY, os_errors, refus
 APPLICATION_ID = 0x486F6C64
 """`Hold`, at byte 68 of every database of ours."""
 
+FORMAT = 2
+"""Version of the file. Since 2 a store has tails: who does not know them would take a run over without its last records."""
+
 BUSY_LIMIT_MS = 10_000
 """How long a normal operation waits for the lock of another process or thread."""
 
 META_SEAL = "seal"
 
-ADDED, SHARED = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("sqlite_added.sql", "sqlite_shared.sql"))
-"""What the first stores of this format were built without; whoever opens one adds it."""
-WITHOUT = [("runs_due", "", ADDED), ("pruned", "", ADDED), ("aside_heads", "", ADDED), ("runs", "queue", SHARED)]
+ADDED, SHARED, TAILS = (
+    Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("sqlite_added.sql", "sqlite_shared.sql", "sqlite_tails.sql")
+)
+"""What the first stores were built without; whoever opens one adds it."""
+WITHOUT = [
+    ("runs_due", "", ADDED), ("pruned", "", ADDED), ("aside_heads", "", ADDED), ("runs", "queue", SHARED), ("owners", "tail", TAILS),
+]  # fmt: skip
 """By which table, index or column that is not there it is seen."""
 
 MAGIC = b"SQLite format 3\0"
@@ -124,7 +130,7 @@ def build(connection: apsw.Connection) -> None:
     connection.execute("BEGIN")
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(Path(__file__).with_name("sqlite.sql").read_text(encoding="utf-8"))
-    for addition in (ADDED, SHARED):
+    for addition in (ADDED, SHARED, TAILS):
         connection.execute(addition)
     connection.executemany("INSERT INTO meta VALUES (?, ?)", [*about.items(), (META_SEAL, meta_seal(about))])
     connection.execute("COMMIT")
@@ -134,6 +140,18 @@ def additions(cursor: apsw.Cursor) -> list[str]:
     """What a store was built without, in order."""
     there = {name: str(sql) for name, sql in cursor.execute("SELECT name, sql FROM sqlite_schema")}
     return list(dict.fromkeys(addition for name, column, addition in WITHOUT if column not in there.get(name, "") or name not in there))
+
+
+def bring_up_to_date(cursor: apsw.Cursor) -> None:
+    """Add what a store was built without, unless somebody else was faster."""
+    for addition in additions(cursor):
+        cursor.execute(addition)
+    about = dict(cursor.execute("SELECT key, value FROM meta"))
+    whole = meta_seal(about) == about.get(META_SEAL)
+    about["format"] = str(FORMAT)
+    cursor.execute("UPDATE meta SET value = ? WHERE key = 'format'", (about["format"],))
+    if whole:  # what was damaged before is not to look as if it were not
+        cursor.execute("UPDATE meta SET value = ? WHERE key = ?", (meta_seal(about), META_SEAL))
 
 
 def meta_seal(about: dict[str, str]) -> str:

@@ -39,6 +39,21 @@ class Transaction:
         self._line.end(error)
 
 
+class Seated:
+    """`with` it: the line is this thread's, and no transaction is begun."""
+
+    __slots__ = ("_line", "_patience_ms")
+
+    def __init__(self, line: Line, patience_ms: int) -> None:
+        self._line, self._patience_ms = line, patience_ms
+
+    def __enter__(self) -> None:
+        self._line.sit(self._patience_ms)
+
+    def __exit__(self, *_: object) -> None:
+        self._line.leave()
+
+
 class Line:
     """A connection to the database for one thread at a time.
 
@@ -54,20 +69,25 @@ class Line:
         self._patience_ms = 0
         self._gone = ""
         self._patient = Transaction(self, BUSY_LIMIT_MS)
+        self.seated, self.seated_at_once = Seated(self, BUSY_LIMIT_MS), Seated(self, 0)
         _all.add(self)
 
     def transaction(self) -> Transaction:
         """A transaction that waits for other threads and processes up to the limit."""
         return self._patient
 
-    def begin(self, patience_ms: int) -> apsw.Cursor:
-        """Take the seat and begin; on an error it is free again."""
+    def sit(self, patience_ms: int) -> None:
+        """Take the seat."""
         me, seat = get_ident(), self._seat
         if seat.by.get(SEAT) == me and seat.is_in_use():
             raise StoreError(self._url, IN_USE)
         if self._gone or (seat.by.setdefault(SEAT, me) != me and not seat.take(patience_ms / 1000)):
             self.refuse_if_gone()
             raise StoreBusy(self._url, "another thread of this process is using the store; nothing was written. Try again")
+
+    def begin(self, patience_ms: int) -> apsw.Cursor:
+        """Take the seat and begin; on an error it is free again."""
+        self.sit(patience_ms)
         try:
             if self._begun:
                 self._discard()  # this very thread was interrupted in its last transaction
@@ -82,18 +102,26 @@ class Line:
 
     def end(self, error: BaseException | None) -> None:
         """Commit and leave the seat; after an error throw the connection away instead."""
-        cursor = self._cursor
-        assert cursor is not None, "only a transaction that began can end"
         if error is None:
-            try:
-                cursor.execute("COMMIT")
-            except BaseException as failed:
-                self._fail(failed)
-                raise
-            self._begun = False
+            self.commit()
             self._seat.leave()
         else:
             self._fail(error)
+
+    def commit(self) -> None:
+        """Commit, and stay seated; on an error the seat is free."""
+        cursor = self._cursor
+        assert cursor is not None, "only a transaction that began can end"
+        try:
+            cursor.execute("COMMIT")
+        except BaseException as failed:
+            self._fail(failed)
+            raise
+        self._begun = False
+
+    def leave(self) -> None:
+        """Leave the seat."""
+        self._seat.leave()
 
     def refuse_if_gone(self) -> None:
         """Say that the store is closed, or the parent's, if it is."""

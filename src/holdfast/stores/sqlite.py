@@ -1,29 +1,26 @@
 """Runs in one SQLite file: WAL with full flushes, so that what was acknowledged survives power loss.
 
 One connection writes and another reads, each behind its own lock, so that reading does not wait for a flush.
-An append is one transaction: add the rows if the head stands where the append believes, move the head, take the letters.
+An append is one transaction: add the rows if the head stands where the append believes, move the head, take the letters. That of a
+run alone that only goes on is written to a tail instead, and is in the database with the next transaction (`_sqlite_tails`).
 The rows of all runs stand one behind the other as they came, each pointing at the one before it in its run: an append to an owned
 run writes the end of that table and the head, and touches no index; only a change of status, owner or epoch does.
 """
 
-# ruff: noqa: S608 (the columns of a head stand in one place)
-
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 import apsw
 
-from holdfast._clock import Clock
+from holdfast._clock import Clock, SystemClock
 from holdfast.errors import StoreDamaged, StoreError
 from holdfast.store import (
-    INSIDE,
     Append,
     Aside,
-    Ceiling,
     Draft,
     Drawn,
     Enrolled,
@@ -48,37 +45,16 @@ from holdfast.stores._live_files import LiveFiles
 from holdfast.stores._meters import moved_on, turn_meter
 from holdfast.stores._os_errors import os_errors
 from holdfast.stores._owners import OwnerLocks
-from holdfast.stores._sqlite_aside import found_head, found_rows, move, moved
+from holdfast.stores._sqlite_append import append, head_of
+from holdfast.stores._sqlite_aside import ADD_ROW, found_head, found_rows, move, moved
 from holdfast.stores._sqlite_check import findings, pages, sealed, unsealed
 from holdfast.stores._sqlite_examined import damaged_pages, examined, pages_examined
-from holdfast.stores._sqlite_file import BUSY_LIMIT_MS, additions, is_missing, prepare
+from holdfast.stores._sqlite_file import BUSY_LIMIT_MS, additions, bring_up_to_date, is_missing, prepare
+from holdfast.stores._sqlite_heads import is_newest_first, listed
 from holdfast.stores._sqlite_line import Line
 from holdfast.stores._sqlite_pruned import buried, compacted, forgotten, gaps, measured, removed, rewritten
+from holdfast.stores._sqlite_tails import Kept, Tails, laid_over, named_in, tail_of
 
-FIELDS = ", ".join(Head._fields)
-CREATE = (
-    f"INSERT INTO runs ({FIELDS}, last) SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, 0 "
-    "WHERE NOT EXISTS (SELECT 1 FROM pruned WHERE run_id = ?1) ON CONFLICT DO NOTHING"
-)
-ADVANCE = (
-    "UPDATE runs SET seq = ?, digest = ?, created_us = ?, updated_us = ?, tags = ?, usd = ?, note = ?, "
-    "last = last_insert_rowid() WHERE run_id = ? AND agent = ? AND status = ? AND owner IS ? AND epoch = ? AND wake_us IS ? AND queue = ? "
-    "AND turn = ? AND lane = ?"
-)
-"""Names no column that is in an index but `updated_us`: naming it would open the index, and rewrite it even where the value stays."""
-GO_ON = "UPDATE runs SET seq = ?, digest = ?, updated_us = ?, last = last_insert_rowid() WHERE run_id = ?"
-REPLACE = (
-    "UPDATE runs SET agent = ?, status = ?, owner = ?, epoch = ?, seq = ?, digest = ?, wake_us = ?, created_us = ?, updated_us = ?, "
-    "tags = ?, usd = ?, note = ?, queue = ?, turn = ?, lane = ?, last = last_insert_rowid() WHERE run_id = ?"
-)
-ADD_FIRST = (
-    "INSERT INTO journal SELECT run_id, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, last FROM runs WHERE run_id = ? AND epoch = ? AND seq = ?"
-)
-"""The fence: nothing is added where the head stands elsewhere."""
-ADD_NEXT = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, last_insert_rowid())"
-TAKE = "DELETE FROM letters WHERE letter_id = ? AND run_id = ?"
-
-HEAD = f"SELECT {FIELDS} FROM runs WHERE run_id = ?"
 ROWS = """
     WITH RECURSIVE back (place) AS (
         SELECT last FROM runs WHERE run_id = ?1
@@ -90,35 +66,12 @@ ROWS = """
 """
 """From the last record backwards to that behind a seq; where a pointer is damaged, that ends early, and the rows are looked for singly."""
 LETTERS = "SELECT letter_id, run_id, at_us, kind, body FROM letters WHERE run_id = ?"
-RESTING = f"SELECT {FIELDS} FROM runs INDEXED BY runs_resting WHERE owner IS NULL AND status = ?"
-OWNED = f"SELECT {FIELDS} FROM runs INDEXED BY runs_owned WHERE owner IS NOT NULL"
-BEHIND = f"SELECT {FIELDS} FROM runs WHERE run_id > ?"
-DUE = f"SELECT {FIELDS} FROM runs INDEXED BY runs_due WHERE owner IS NULL AND wake_us <= ?"
-OTHERS = {
-    field: f"SELECT count(*) FROM runs INDEXED BY runs_owned WHERE owner IS NOT NULL AND {field} = ? AND run_id <> ? "
-    f"AND instr(tags, '{INSIDE}') = 0"
-    for field in ("queue", "agent", "lane")
-}
 LANE_IN_LINE = (
     "SELECT 1 FROM runs INDEXED BY runs_lane WHERE owner IS NULL AND status = 'queued' AND lane <> '' AND lane = ? AND queue = ? LIMIT 1"
 )
-IN_TURN = f"SELECT {FIELDS} FROM runs INDEXED BY runs_turn WHERE owner IS NULL AND status = ? AND queue = ?"
-ADDRESSED = (
-    f"SELECT {FIELDS} FROM (SELECT DISTINCT run_id FROM letters INDEXED BY letters_run WHERE run_id > ?) "
-    "CROSS JOIN runs USING (run_id) WHERE owner IS NULL"
-)
-"""From the letters to the heads, never the other way: letters that nobody took are few."""
-TAGGED = "EXISTS (SELECT 1 FROM json_each(tags) WHERE key = ? AND value = ?)"
-STATUSES = """
-    WITH RECURSIVE found (status) AS (
-        SELECT min(status) FROM runs WHERE owner IS NULL
-        UNION ALL
-        SELECT (SELECT min(status) FROM runs WHERE owner IS NULL AND status > found.status) FROM found WHERE found.status IS NOT NULL
-    ) SELECT status FROM found WHERE status IS NOT NULL
-"""
-"""One jump through the index per status, instead of reading it all."""
 
-
+LEFT_S = 86_400
+"""A tail that nobody names and that is older was left by a crash."""
 DAMAGED = "damaged"
 """The kind of a letter that is not what was posted."""
 UNSOUND = "the pages of the database are damaged, so nothing was changed. Keep a copy of all its files and restore a backup"
@@ -144,55 +97,83 @@ class SqliteStore:
         self._locks = OwnerLocks(self.path.with_name(f"{self.path.name}.owners"))
         self._live = LiveFiles(self.path.with_name(f"{self.path.name}.live"), self._rests)
         self._blobs = BlobFiles(self.path.with_name(f"{self.path.name}.blobs"))
+        self._tails = Tails(self.path.with_name(f"{self.path.name}.owners"), self.url)
         with self._reader.transaction() as cursor:  # whatever is wrong with the file is said now, not at the first append
             complete = not additions(cursor)
         if not complete:
             with self._writer.transaction() as cursor:
-                for addition in additions(cursor):  # looked at again: somebody else may have been faster
-                    cursor.execute(addition)
+                bring_up_to_date(cursor)
         self._live.sweep()
+        left = self._tails.left(SystemClock().now_us() / 1e6 - LEFT_S)
+        if left:
+            with self._reader.transaction() as cursor:
+                self._tails.sweep(cursor, left)
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
-        line = self._writer
-        cursor = line.begin(BUSY_LIMIT_MS if wait else 0)
-        try:
-            answers = [_append(cursor, batch[0], self._blobs)] if len(batch) == 1 else [_append(cursor, one, self._blobs) for one in batch]
-        except BaseException as error:
-            line.end(error)
-            raise
-        line.end(None)
+        patience_ms = BUSY_LIMIT_MS if wait else 0
+        if len(batch) == 1 and batch[0].goes_on:
+            with self._writer.seated if wait else self._writer.seated_at_once:
+                added = self._tails.add(batch[0])
+            if added:
+                return [None]
+            if added is None:  # it may be in somebody else's transaction now: who asked must not be told to try again
+                return self._append(batch, BUSY_LIMIT_MS, may_be_there=True)
+        return self._append(batch, patience_ms)
+
+    def _append(self, batch: Sequence[Append], patience_ms: int, *, may_be_there: bool = False) -> list[Stale | None]:
+        with _Moving(self._writer, self._tails, batch, patience_ms=patience_ms) as moving:
+            answers = [append(moving.cursor, one, self._blobs) for one in batch]
+            if may_be_there:
+                answers = [None if _is_there(one, stale) else stale for one, stale in zip(batch, answers, strict=True)]
+            moving.gone_in = [one for one, stale in zip(batch, answers, strict=True) if stale is None]
         return answers
+
+    def _moving(self, *run_ids: str, owner: str = "") -> _Moving:
+        """A transaction that changes what these runs are, or forgets this owner."""
+        return _Moving(self._writer, self._tails, run_ids=run_ids, owner=owner)
 
     def load(self, run_id: str) -> tuple[Head, list[Row]] | None:
         return self.rows_after(run_id, 0)
 
     def rows_after(self, run_id: str, seq: int) -> tuple[Head, list[Row]] | None:
+        kept = self._kept_of(run_id)
         with self._reader.transaction() as cursor:
-            head = _head(cursor, run_id)
+            head = head_of(cursor, run_id)
             if head is None:
                 return None
             rows, last = _walked(cursor, run_id, seq), _number(head.seq)
-            if seq + len(rows) == last or seq > last > 0 or seq + len(rows) + gaps(cursor, run_id, seq) == last:
-                return head, rows
-            return head, [row for _, row in found_rows(cursor, run_id) if not seq or _number(row.seq) > seq]
+            if seq + len(rows) != last and not seq > last > 0 and seq + len(rows) + gaps(cursor, run_id, seq) != last:
+                rows = [row for _, row in found_rows(cursor, run_id) if not seq or _number(row.seq) > seq]
+            head, more = laid_over(cursor, head, kept)
+        return head, [*rows, *(row for row in more if row.seq > seq)] if more else rows
 
     def head(self, run_id: str) -> Head | None:
+        kept = self._kept_of(run_id)
         with self._reader.transaction() as cursor:
-            return _head(cursor, run_id)
+            head = head_of(cursor, run_id)
+            return None if head is None else laid_over(cursor, head, kept)[0]
 
     def heads(self, query: Query) -> list[Head]:
+        if query.idle_before_us is not None:
+            with self._moving() as moving:  # which runs are idle is for the database to say
+                self._tails.bring_all_in(moving.cursor)
         with self._reader.transaction() as cursor:
-            if query.due_by_us is not None or query.addressed:
-                return _to_wake(cursor, query)
-            if query.queue is not None:
-                return _in_turn(cursor, query)
-            if query.after is not None:
-                return _behind(cursor, query, query.after)
-            found = _owned(cursor, query)
-            for status in query.statuses or [row[0] for row in cursor.execute(STATUSES)]:
-                found += _resting(cursor, query, status)
-        found.sort(key=lambda head: (-head.updated_us, head.run_id))
-        return found[query.offset : query.offset + query.limit]
+            found = listed(cursor, query)
+            named = named_in(cursor, {head.owner for head in found})
+        if named:
+            kept = {one.owner: self._tails.kept(one) for one in named}
+            with self._reader.transaction() as cursor:
+                found = [laid_over(cursor, head, kept.get(head.owner or ""))[0] for head in listed(cursor, query)]
+        if is_newest_first(query):
+            found.sort(key=lambda head: (-head.updated_us, head.run_id))
+            found = found[query.offset : query.offset + query.limit]
+        return found
+
+    def _kept_of(self, run_id: str) -> Kept | None:
+        """What the tail of a run's owner holds, read before the database is."""
+        with self._reader.transaction() as cursor:
+            named = tail_of(cursor, run_id)
+        return None if named is None else self._tails.kept(named)
 
     def draw(self, drafts: Sequence[Draft], *, at_us: int) -> Drawn:
         names = [draft.meter for draft in drafts]
@@ -249,6 +230,7 @@ class SqliteStore:
         except StoreError:
             self._locks.release(owner)
             raise
+        self._tails.belong_to(owner)
 
     def renew(self, owner: str) -> None:
         with self._writer.transaction() as cursor:
@@ -256,8 +238,9 @@ class SqliteStore:
         self._live.sweep()
 
     def retire(self, owner: str) -> None:
-        with self._writer.transaction() as cursor:
-            cursor.execute("DELETE FROM owners WHERE owner = ?", (owner,))
+        with self._moving(owner=owner) as moving:
+            moving.cursor.execute("DELETE FROM owners WHERE owner = ?", (owner,))
+        self._tails.forget(owner)
         with os_errors(self.url):
             self._locks.release(owner)
 
@@ -294,7 +277,10 @@ class SqliteStore:
         with closing(Line(self.path, self.url, "BEGIN")) as line:
             try:
                 with line.transaction() as cursor:
-                    return findings(cursor)
+                    named = named_in(cursor)
+                kept = [self._tails.kept(one) for one in named]  # and then the database
+                with line.transaction() as cursor:
+                    return findings(cursor) or self._tails.findings(cursor, kept)
             except StoreDamaged as error:
                 return [error.reason]
 
@@ -311,22 +297,40 @@ class SqliteStore:
                 return [damaged_pages(error.reason)]
 
     def found(self, run_id: str) -> tuple[Head | None, list[Row]]:
+        kept = self._kept_of(run_id)
         with self._reader.transaction() as cursor:
-            return found_head(cursor, run_id), [row for _, row in found_rows(cursor, run_id)]
+            head, rows = found_head(cursor, run_id), [row for _, row in found_rows(cursor, run_id)]
+            if head is None:
+                return head, rows
+            head, more = laid_over(cursor, head, kept)
+            return head, [*rows, *more]
 
     def set_aside(self, repair: Repair) -> bool:
+        run_id = repair.run_id
         with self._reader.transaction() as cursor:
             sound = not pages(cursor)
-        with self._writer.transaction() as cursor:
+        with self._moving() as moving:
+            cursor = moving.cursor
             if not sound:
                 cursor.execute("REINDEX")
-            lacks = repair.refs and blobs.missing(cursor, self._blobs, repair.run_id, repair.refs)
-            went_in = not lacks and move(cursor, repair)
+            lacks = repair.refs and blobs.missing(cursor, self._blobs, run_id, repair.refs)
+            went_in = not lacks and move(cursor, self._as_found(cursor, repair))
             if went_in and repair.refs:
-                blobs.refer(cursor, repair.run_id, repair.refs)
+                blobs.refer(cursor, run_id, repair.refs)
             if not sound and (problems := pages(cursor)):
                 raise StoreDamaged(self.url, f"{UNSOUND} ({problems[0]})")
             return went_in
+
+    def _as_found(self, cursor: apsw.Cursor, repair: Repair) -> Repair:
+        """The repair of what the database has, with what a tail holds of the run beside it; what its head says stands there by itself."""
+        kept, stands = self._tails.closed(cursor, repair.run_id), found_head(cursor, repair.run_id)
+        if stands is None:
+            return repair
+        head, more = laid_over(cursor, stands, kept)
+        if head != repair.found:
+            return repair
+        cursor.executemany(ADD_ROW, [(repair.run_id, *row) for row in more])
+        return repair._replace(found=stands)
 
     def aside(self, run_id: str) -> list[Aside]:
         with self._reader.transaction() as cursor:
@@ -343,14 +347,14 @@ class SqliteStore:
         return head is None or head.owner is None
 
     def remove(self, removals: Sequence[Removal]) -> list[bool]:
-        with self._writer.transaction() as cursor:
-            return [removed(cursor, one) for one in removals]
+        with self._moving(*(one.found.run_id for one in removals)) as moving:
+            return [removed(moving.cursor, one) for one in removals]
 
     def shed(self, shedding: Shedding) -> bool:
-        with self._writer.transaction() as cursor:
-            if not rewritten(cursor, shedding.found, shedding.rows, shedding.drops):
+        with self._moving(shedding.found.run_id) as moving:
+            if not rewritten(moving.cursor, shedding.found, shedding.rows, shedding.drops):
                 return False
-            stale = _append(cursor, shedding.append, self._blobs)
+            stale = append(moving.cursor, shedding.append, self._blobs)
             assert stale is None, "the head was the one that was found"
             return True
 
@@ -408,55 +412,53 @@ class SqliteStore:
 
     def close(self) -> None:
         self._live.close()
+        if self._tails.is_used():
+            with suppress(StoreError), self._moving(owner=self._tails.owner):  # where that fails, the file stays, and is read
+                pass
+        self._tails.let_go()
         self._writer.close()
         self._reader.close()
         self._locks.close()
 
 
-def _append(cursor: apsw.Cursor, one: Append, files: BlobFiles) -> Stale | None:
-    run_id, epoch, seq, rows, head, takes, refs, ceilings, goes_on = one
-    if refs and (missing := blobs.missing(cursor, files, run_id, refs)):
-        now = _head(cursor, run_id)
-        return Stale(now, missing if (epoch, seq) == ((now.epoch, now.seq) if now else (0, 0)) else ())
-    if ceilings and (full := [ceiling for ceiling in ceilings if _is_reached(cursor, ceiling, run_id)]):
-        now = _head(cursor, run_id)
-        return Stale(now, full=full if (epoch, seq) == ((now.epoch, now.seq) if now else (0, 0)) else ())
-    if epoch == seq == 0:
-        cursor.execute(CREATE, head)
-        if cursor.connection.changes() == 0:
-            return Stale(_head(cursor, run_id))
-        epoch, seq = head.epoch, head.seq
-    cursor.execute(ADD_FIRST, (*rows[0], run_id, epoch, seq))
-    if cursor.connection.changes() == 0:
-        return Stale(_head(cursor, run_id))
-    for row in rows[1:]:
-        cursor.execute(ADD_NEXT, (run_id, *row))
-    if goes_on:
-        cursor.execute(GO_ON, (head[5], head[6], head[9], run_id))
-    else:
-        _move_head(cursor, head)
-    for letter_id in takes:
-        cursor.execute(TAKE, (letter_id, run_id))
-    if refs:
-        blobs.refer(cursor, run_id, refs)
-    return None
+class _Moving:
+    """`with` it: a transaction that moves heads. What tails hold of the runs it is about is in the database when it begins."""
+
+    __slots__ = ("_about", "_appends", "_line", "_patience_ms", "_tails", "cursor", "gone_in")
+
+    def __init__(
+        self, line: Line, tails: Tails, appends: Sequence[Append] = (), *, run_ids: Sequence[str] = (), owner: str = "",
+        patience_ms: int = BUSY_LIMIT_MS,
+    ) -> None:  # fmt: skip
+        self._line, self._tails, self._appends, self._patience_ms = line, tails, appends, patience_ms
+        self._about = run_ids, owner
+        self.gone_in: Sequence[Append] = ()
+
+    def __enter__(self) -> Self:
+        self.cursor = self._line.begin(self._patience_ms)
+        run_ids, owner = self._about
+        try:
+            self._tails.settle(self.cursor, self._appends, run_ids=run_ids, owner=owner)
+        except BaseException as error:
+            self._line.end(error)
+            raise
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            self._line.end(error)
+            return
+        self._line.commit()
+        try:
+            self._tails.settled(self.gone_in)
+        finally:
+            self._line.leave()
 
 
-def _move_head(cursor: apsw.Cursor, head: Head) -> None:
-    cursor.execute(ADVANCE, (*head[5:7], *head[8:13], head.run_id, *head[1:5], head.wake_us, *head[13:]))
-    if cursor.connection.changes() == 0:
-        cursor.execute(REPLACE, (*head[1:], head.run_id))
-
-
-def _is_reached(cursor: apsw.Cursor, ceiling: Ceiling, run_id: str) -> bool:
-    field, value, most = ceiling
-    return bool(cursor.execute(OTHERS[field], (value, run_id)).get >= most)
-
-
-def _head(cursor: apsw.Cursor, run_id: str) -> Head | None:
-    for row in cursor.execute(HEAD, (run_id,)):
-        return Head._make(row)
-    return None
+def _is_there(one: Append, stale: Stale | None) -> bool:
+    """Whether an append is refused because it has gone in already, to the byte."""
+    stands = None if stale is None else stale.head
+    return stands is not None and (stands.epoch, stands.seq, stands.digest) == (one.head.epoch, one.head.seq, one.head.digest)
 
 
 def _number(found: object) -> int:
@@ -476,68 +478,3 @@ def _opened(kept: Letter) -> Letter:
     """The letter as it was posted; one that is damaged is of a kind that nobody acts on."""
     body = unsealed(kept.run_id, kept.kind, kept.body, kept.at_us)
     return kept._replace(kind=DAMAGED) if body is None else kept._replace(body=body)
-
-
-def _owned(cursor: apsw.Cursor, query: Query) -> list[Head]:
-    sql, values = _narrowed(OWNED, query)
-    found = (Head._make(row) for row in cursor.execute(sql, values))
-    return [head for head in found if not query.statuses or head.status in query.statuses]
-
-
-def _resting(cursor: apsw.Cursor, query: Query, status: str) -> list[Head]:
-    sql, values = _narrowed(RESTING, query)
-    sql += " ORDER BY updated_us DESC, run_id LIMIT ?"
-    return [Head._make(row) for row in cursor.execute(sql, (status, *values, query.offset + query.limit))]
-
-
-def _behind(cursor: apsw.Cursor, query: Query, after: str) -> list[Head]:
-    sql, values = _narrowed(BEHIND, query)
-    if query.statuses:
-        sql += f" AND status IN ({', '.join('?' * len(query.statuses))})"
-    sql += " ORDER BY run_id LIMIT ? OFFSET ?"
-    return [Head._make(row) for row in cursor.execute(sql, (after, *values, *query.statuses, query.limit, query.offset))]
-
-
-def _to_wake(cursor: apsw.Cursor, query: Query) -> list[Head]:
-    due = query.due_by_us is not None
-    sql, values = _further(*_narrowed(DUE if due else ADDRESSED, query), query, "wake_us")
-    if due and query.queue is not None:
-        sql, values = f"{sql} AND queue = ?", [*values, query.queue]
-    if query.statuses:
-        sql += f" AND status IN ({', '.join('?' * len(query.statuses))})"
-    sql += f" ORDER BY {'wake_us, run_id' if due else 'run_id'} LIMIT ? OFFSET ?"
-    first = query.due_by_us if due else query.after or ""
-    return [Head._make(row) for row in cursor.execute(sql, (first, *values, *query.statuses, query.limit, query.offset))]
-
-
-def _in_turn(cursor: apsw.Cursor, query: Query) -> list[Head]:
-    sql, values = _further(*_narrowed(IN_TURN, query), query, "turn")
-    sql += " ORDER BY turn, run_id LIMIT ? OFFSET ?"
-    (status,) = query.statuses
-    return [Head._make(row) for row in cursor.execute(sql, (status, query.queue, *values, query.limit, query.offset))]
-
-
-def _further(sql: str, values: list[str | int], query: Query, place: str) -> tuple[str, list[str | int]]:
-    """From behind a place on, and without some lanes."""
-    if query.behind is not None:
-        sql, values = f"{sql} AND ({place}, run_id) > (?, ?)", [*values, *query.behind]
-    if query.not_lanes:
-        sql, values = f"{sql} AND lane NOT IN ({', '.join('?' * len(query.not_lanes))})", [*values, *query.not_lanes]
-    return sql, values
-
-
-def _narrowed(sql: str, query: Query) -> tuple[str, list[str | int]]:
-    values: list[str | int] = []
-    if query.agent is not None:
-        sql += " AND agent = ?"
-        values.append(query.agent)
-    if query.owner is not None:
-        sql += " AND owner = ?"
-        values.append(query.owner)
-    if query.idle_before_us is not None:
-        sql += " AND updated_us < ?"
-        values.append(query.idle_before_us)
-    for tag in query.tags:
-        sql += f" AND {TAGGED}"
-        values.extend(tag)
-    return sql, values

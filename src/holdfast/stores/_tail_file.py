@@ -1,0 +1,256 @@
+"""A tail: the file beside a database into which one owner writes what its runs record while they go on, one write and one flush each.
+
+- It is made at its full size, so that a flush never has to write more than what was added, and is written over from the start once the
+  database has all of it. Each time that is one more generation: what the first frame is of is there, and what stands behind the last of
+  these was brought in before.
+- Each frame begins on a block of its own: what was acknowledged is never written again, so no torn write can reach it.
+- Only its owner adds to it, one frame after the other. Whoever takes a run away from the owner closes the tail first and reads it then.
+  The owner looks whether it is closed when a frame has been flushed, before it is acknowledged: so either the other one has read the frame,
+  or nobody relies on it.
+- A frame that cannot be read is the end, as a frame that was under way when the power went must be. Where frames follow it that the
+  database does not know, it was damaged later.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.store import Row
+
+BLOCK = 4096
+SIZE = 256 * BLOCK
+LARGEST = 16 * BLOCK
+"""What is larger than this goes into the database at once: it would only be written twice."""
+
+MAGIC = b"holdfast tail 1\n"
+UNKNOWN = SIZE + 1
+"""Where a tail ends of which that is not known."""
+CLOSED_AT = 512
+"""In a sector of its own: the owner writes the one before it."""
+
+_FRAME = struct.Struct("<IQQQQqIIII")  # size, generation, epoch, stood, seq, updated_us; sizes of run id and digests; number of rows
+_ROW = struct.Struct("<QQqIIIIii")  # seq, epoch, at_us; sizes of kind, step id, body, digest, value and args (-1: none)
+_SUM = struct.Struct("<I")
+
+
+class Frame(NamedTuple):
+    """What one run added at once: `before` is the digest that it stood at, `seq` and `digest` are those of its head afterwards."""
+
+    run_id: str
+    epoch: int
+    stood: int
+    before: bytes
+    seq: int
+    digest: bytes
+    updated_us: int
+    rows: Sequence[Row]
+
+
+class Contents(NamedTuple):
+    """What can be read of a tail: its frames, and what else stands behind them, which the database must know.
+
+    Each of those comes with the number of gaps before it: places that cannot be read.
+    """
+
+    frames: list[Frame]
+    behind: list[tuple[int, Frame]]
+
+
+class TailDamaged(Exception):
+    """A tail whose first block is not what was written."""
+
+
+class Tail:
+    """The tail of this process: made new, added to, begun anew, and removed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = self._past = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        self._frames: list[Frame] = []
+        self._generation, self._at = 1, BLOCK
+        try:
+            _write(self._fd, MAGIC.ljust(SIZE, b"\0"), 0)
+            os.fsync(self._fd)
+            for folder in (path.parent, path.parent.parent):  # the folder of tails may be as new as this one
+                _flush_folder(folder)
+            self._shared = mmap.mmap(self._fd, BLOCK, prot=mmap.PROT_READ)
+            self._buffer = mmap.mmap(-1, LARGEST)  # begins where a page does, as is asked of what passes the cache by
+            self._view = memoryview(self._buffer)
+            self._past = self._opened_past()
+        except BaseException:
+            self.remove()
+            raise
+
+    def _opened_past(self) -> int:
+        """The file, opened past the cache of the system where that can be had: a tenth less for each flush."""
+        try:
+            fd = os.open(self.path, os.O_RDWR | os.O_DIRECT)
+        except OSError:
+            return self._fd
+        try:
+            _write(fd, self._view[:BLOCK], BLOCK)
+        except OSError:
+            os.close(fd)
+            return self._fd
+        return fd
+
+    def is_used(self) -> bool:
+        """Whether there is something in it, or may be."""
+        return self._at > BLOCK
+
+    def add(self, frame: Frame) -> bool:
+        """Write and flush a frame; False, with nothing written, where there is no room for it, or it is too large.
+
+        After an error, or when it is interrupted in between, nobody knows whether the frame is there: then there is room for no other.
+        """
+        data = encoded(frame, self._generation)
+        at, size = self._at, len(data)
+        behind = at + size + -size % BLOCK
+        if behind > SIZE or size > LARGEST:
+            return False
+        self._at = UNKNOWN
+        self._buffer[:size] = data
+        _write(self._past, self._view[: behind - at], at)
+        os.fdatasync(self._past)
+        self._frames.append(frame)
+        self._at = behind
+        return True
+
+    def is_closed(self) -> bool:
+        """Whether somebody has closed it."""
+        return self._shared[CLOSED_AT] != 0
+
+    def is_broken(self) -> bool:
+        """Whether it was let go of."""
+        return self._fd < 0
+
+    def begin_anew(self) -> None:
+        """The database has everything. Until there is another frame, what is read a second time is known there."""
+        self._generation += 1
+        self._frames = []
+        self._at = BLOCK
+
+    def contents(self) -> Contents:
+        """What is in it; where the last frame may be there or not, the file tells."""
+        return contents(self.path) if self._at == UNKNOWN else Contents(self._frames, [])
+
+    def remove(self) -> None:
+        """Let go of the file, and remove it."""
+        self.let_go()
+        self.path.unlink(missing_ok=True)
+
+    def let_go(self) -> None:
+        """Leave the file as it is. After a failed flush this comes first: nobody may believe in a later one."""
+        held, self._fd, self._past, self._at = {self._fd, self._past}, -1, -1, UNKNOWN
+        for fd in held - {-1}:
+            os.close(fd)
+
+
+def contents(path: Path) -> Contents:
+    """What is in the tail of somebody else."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return _contents(fd)
+    finally:
+        os.close(fd)
+
+
+def close(path: Path) -> None:
+    """From now on its owner acknowledges nothing that it adds to it. The flush is for the order: whoever looks later sees it."""
+    fd = os.open(path, os.O_RDWR)
+    try:
+        _write(fd, b"\1", CLOSED_AT)
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)
+
+
+def encoded(frame: Frame, generation: int) -> bytes:
+    """A frame as it stands in the file."""
+    run_id, epoch, stood, before, seq, digest, updated_us, rows = frame
+    name = run_id.encode()
+    parts = [b"", name, before, digest]
+    for row_seq, row_epoch, at_us, kind, step_id, body, value, args, row_digest in rows:
+        what, where = kind.encode(), step_id.encode()
+        rest = -1 if value is None else len(value), -1 if args is None else len(args)
+        sizes = _ROW.pack(row_seq, row_epoch, at_us, len(what), len(where), len(body), len(row_digest), *rest)
+        parts += (sizes, what, where, body, row_digest, value or b"", args or b"")
+    size = _SUM.size + _FRAME.size + sum(map(len, parts))
+    parts[0] = _FRAME.pack(size, generation, epoch, stood, seq, updated_us, len(name), len(before), len(digest), len(rows))
+    data = b"".join(parts)
+    return _SUM.pack(zlib.crc32(data)) + data
+
+
+def _contents(fd: int) -> Contents:
+    data = os.pread(fd, SIZE, 0)
+    if not data.startswith(MAGIC):
+        raise TailDamaged("its first block is not what was written")
+    frames: list[Frame] = []
+    at, first = BLOCK, 0
+    while (found := _decoded(data, at)) is not None and found[1] == (first or found[1]):
+        frame, first, at = found
+        frames.append(frame)
+    return Contents(frames, list(_behind(data, at)))
+
+
+def _behind(data: bytes, at: int) -> Iterator[tuple[int, Frame]]:
+    gaps = 0
+    while at < len(data):
+        found = _decoded(data, at)
+        gaps += found is None
+        at = at + BLOCK if found is None else found[2]
+        if found is not None:
+            yield gaps, found[0]
+
+
+def _decoded(data: bytes, at: int) -> tuple[Frame, int, int] | None:
+    """The frame at a place, its generation, and where the next one begins; None where there is none."""
+    start = at + _SUM.size
+    if start + _FRAME.size > len(data):
+        return None
+    size, generation, epoch, stood, seq, updated_us, *sizes, count = _FRAME.unpack_from(data, start)
+    end = at + size
+    if not start + _FRAME.size <= end <= len(data) or zlib.crc32(data[start:end]) != _SUM.unpack_from(data, at)[0]:
+        return None
+    reader = _Reader(data, start + _FRAME.size)
+    name, before, digest = (reader.take(each) for each in sizes)
+    rows = [reader.row() for _ in range(count)]
+    return Frame(name.decode(), epoch, stood, before, seq, digest, updated_us, rows), generation, end + -end % BLOCK
+
+
+class _Reader:
+    """The parts of a frame, one after the other."""
+
+    def __init__(self, data: bytes, at: int) -> None:
+        self._data, self._at = data, at
+
+    def take(self, size: int) -> bytes:
+        part = self._data[self._at : self._at + size]
+        self._at += size
+        return part
+
+    def row(self) -> Row:
+        seq, epoch, at_us, *sizes, value, args = _ROW.unpack(self.take(_ROW.size))
+        kind, step_id, body, digest = (self.take(size) for size in sizes)
+        rest = [None if size < 0 else self.take(size) for size in (value, args)]
+        return Row(seq, epoch, at_us, kind.decode(), step_id.decode(), body, rest[0], rest[1], digest)
+
+
+def _write(fd: int, data: bytes | memoryview, at: int) -> None:
+    if os.pwrite(fd, data, at) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _flush_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

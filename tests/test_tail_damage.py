@@ -1,0 +1,206 @@
+"""Tails that are damaged or missing: it is noticed, the record is named, nothing goes on without it, and a repair gets over it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import holdfast as hf
+from holdfast.errors import StoreDamaged
+from holdfast.store import Query, Stale
+from holdfast.stores import _tail_file
+from holdfast.stores._tail_file import BLOCK
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.sample import head, repair
+from tailing import ME, appended, in_database, mine, on, other, path, seqs, tails, taking
+
+__all__ = ["mine", "other", "path"]
+
+
+def lacks(store: SqliteStore, run_id: str = "run") -> bool:
+    """Whether it can be seen that rows of a run are missing: the head tells of them, or those behind them are there."""
+    found = store.load(run_id)
+    assert found is not None
+    return [one.seq for one in found[1]] != list(range(1, found[0].seq + 1))
+
+
+def flipped(file: Path, offset: int) -> None:
+    raw = bytearray(file.read_bytes())
+    raw[offset] ^= 1
+    file.write_bytes(raw)
+
+
+def test_a_tail_that_is_missing_is_said_and_nothing_goes_on_without_it(mine: SqliteStore, other: SqliteStore) -> None:
+    appended(mine, "run", 9)
+    (file,) = tails(mine)
+    kept = file.read_bytes()
+    file.unlink()
+    assert lacks(other)
+    assert [found.run_id for found in other.heads(Query())] == ["run"]
+    for seq in (3, 4):
+        with pytest.raises(StoreDamaged, match=r"me\.1\.tail, which holds what me has recorded last, is missing"):
+            other.append([taking("run", seq)])
+    assert any("me.1.tail is missing" in text for text in other.check())
+    file.write_bytes(kept)
+    assert other.append([taking("run", 9)]) == [None]
+
+
+def test_every_flipped_byte_of_a_tail_is_noticed_unless_it_is_the_last_record_that_goes(mine: SqliteStore, other: SqliteStore) -> None:
+    """A record that cannot be read at the very end is one that was under way when the power went: SQLite's own log is no different."""
+    appended(mine, "run", 6)
+    whole = other.load("run")
+    (file,) = tails(mine)
+    raw = file.read_bytes()
+    sizes = [4 + int.from_bytes(raw[at + 4 : at + 8], "little") for at in (BLOCK, 2 * BLOCK, 3 * BLOCK)]
+    assert whole is not None
+    assert len(whole[1]) == 6
+    fates = {"same": 0, "noticed": 0, "without the last": 0}
+    for block, size in enumerate(sizes, start=1):
+        for offset in range(block * BLOCK, block * BLOCK + size - 4):
+            flipped(file, offset)
+            found = other.load("run")
+            flipped(file, offset)
+            assert found is not None
+            seen = [one for one in found[1] if one in whole[1]]
+            assert len(seen) == len(found[1])
+            noticed = [one.seq for one in seen] != list(range(1, found[0].seq + 1))
+            fates["noticed" if noticed else "same" if found == whole else "without the last"] += 1
+    assert fates == {"same": 0, "noticed": sizes[0] + sizes[1] - 8, "without the last": sizes[2] - 4}
+
+
+def test_a_run_is_not_taken_over_from_a_damaged_tail(mine: SqliteStore, other: SqliteStore) -> None:
+    appended(mine, "run", 9)
+    flipped(tails(mine)[0], 2 * BLOCK + 60)
+    assert lacks(other)
+    for seq in (3, 4, 9):
+        with pytest.raises(StoreDamaged, match="in the middle of it cannot be read"):
+            other.append([taking("run", seq)])
+    assert any("cannot be read" in text for text in other.check())
+    assert in_database(mine) == 3
+
+
+def test_where_it_is_not_known_whose_record_is_damaged_every_run_is_suspected_that_it_may_be_of(
+    mine: SqliteStore, other: SqliteStore
+) -> None:
+    for run_id in ("first", "lost", "whole"):
+        appended(mine, run_id, 4)
+    for run_id in ("first", "whole", "lost", "whole"):
+        found = mine.head(run_id)
+        assert found is not None
+        assert mine.append([on(run_id, found.seq)]) == [None]
+    (file,) = tails(mine)
+    data = file.read_bytes()
+    (last,) = [at for at in range(BLOCK, len(data), BLOCK) if (one := _tail_file._decoded(data, at)) and one[0][:5:4] == ("lost", 5)]
+    flipped(file, last + 60)
+    assert (lacks(other, "first"), lacks(other, "lost"), lacks(other, "whole")) == (True, True, False)
+
+
+def test_a_repair_shuts_out_the_owner_and_keeps_what_a_damaged_tail_has_of_the_run(mine: SqliteStore, other: SqliteStore) -> None:
+    appended(mine, "run", 9)
+    flipped(tails(mine)[0], 3 * BLOCK + 60)
+    found = other.found("run")
+    assert [one.seq for one in found[1]] == [1, 2, 3, 4, 5, 7, 8, 9]
+    ordered = repair("run", rows=9, good=5)._replace(found=found[0])
+    assert other.set_aside(ordered._replace(found=head("run", 3))) is False
+    assert other.set_aside(ordered) is True
+    assert seqs(other) == [1, 2, 3, 4, 5, 6]
+    assert [one.fields[0] for one in other.aside("run") if one.what == "row"] == [7, 8, 9]
+    assert mine.append([on("run", 9)]) == [Stale(head("run", 6, epoch=2, owner=None))]
+    assert (other.check(), mine.check()) == ([], [])
+
+
+def test_an_owner_whose_tail_is_lost_can_be_forgotten_once_it_has_no_run(mine: SqliteStore, other: SqliteStore) -> None:
+    appended(mine, "run", 9)
+    tails(mine)[0].unlink()
+    with pytest.raises(StoreDamaged):
+        other.retire(ME)
+    found = other.found("run")
+    assert other.set_aside(repair("run", rows=4, good=3)._replace(found=found[0])) is True
+    other.retire(ME)
+    assert other.check() == []
+
+
+# --- whole runs ------------------------------------------------------------------------------------------------------
+
+
+@hf.step
+def look(number: int) -> int:
+    return number
+
+
+@hf.effect(in_doubt="ask")
+def pay(number: int) -> int:
+    return number
+
+
+@hf.agent
+def errand(ledger: str, dies_at: int) -> int:
+    for number in range(12):
+        if number == dies_at and hf.current().attempt == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        pay(look(number))
+        with Path(ledger).open("a") as file:
+            file.write(f"{number}\n")
+    return 12
+
+
+@pytest.fixture
+def killed(path: Path, tmp_path: Path) -> Path:
+    """A store in which a process was killed inside a run, ten rounds of which are done; the ledger says which were seen to return."""
+    pid = os.fork()
+    if pid == 0:
+        with suppress(BaseException):
+            hf.run(errand, str(tmp_path / "ledger"), 10, run_id="run", store=path)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    (file,) = path.with_name("runs.db.owners").glob("*.tail")
+    assert len(_tail_file.contents(file).frames) > 20
+    return file
+
+
+def rounds(tmp_path: Path) -> list[int]:
+    return [int(line) for line in (tmp_path / "ledger").read_text().split()]
+
+
+def test_a_killed_process_leaves_its_last_steps_in_its_tail_and_the_next_one_goes_on_behind_them(
+    killed: Path, path: Path, tmp_path: Path
+) -> None:
+    assert hf.run(errand, str(tmp_path / "ledger"), 10, run_id="run", store=path) == 12
+    assert rounds(tmp_path) == [*range(10), *range(12)], "the loop is walked again, on what is recorded"
+    with hf.Holdfast(path) as app:
+        assert [line.attempt for line in app.history("run") if line.call.startswith(("look", "pay"))] == [1] * 24
+        assert [verdict.good for verdict in app.check("run")] == [True]
+    assert not killed.exists()
+
+
+def test_a_damaged_record_in_the_tail_of_a_dead_process_is_named_and_the_run_refused(killed: Path, path: Path, tmp_path: Path) -> None:
+    flipped(killed, 8 * BLOCK + 100)
+    (bad,) = {row.seq for row in _tail_file.contents(killed).frames[-1].rows}
+    with pytest.raises(hf.Damaged, match=f"at record {bad + 1}"):
+        hf.run(errand, str(tmp_path / "ledger"), 10, run_id="run", store=path)
+    with hf.Holdfast(path) as app:
+        (verdict,) = app.check("run")
+        assert (verdict.good, verdict.seq) == (False, bad + 1)
+        app.repair("run", dry_run=False, by="ann")
+        assert app.show("run").status == "blocked"
+        assert len([item for item in app.inbox() if item.kind == "doubt"]) >= 5, "effects behind the damage that can still be read"
+    assert rounds(tmp_path) == list(range(10))
+
+
+@pytest.mark.parametrize("what", ["missing", "emptied"])
+def test_a_store_that_was_copied_without_its_tail_does_not_go_on_without_the_last_steps(
+    killed: Path, path: Path, tmp_path: Path, what: str
+) -> None:
+    killed.unlink() if what == "missing" else killed.write_bytes(b"")
+    with pytest.raises(hf.Damaged, match="the others are missing"):
+        hf.run(errand, str(tmp_path / "ledger"), 10, run_id="run", store=path)
+    with hf.Holdfast(path) as app:
+        assert [verdict.good for verdict in app.check("run")] == [False]
+        assert any("is missing, or is not what was written" in text for text in app.store.check())
+        mended = app.repair("run", dry_run=False, by="ann")
+        assert (mended.status, mended.unreadable) == ("blocked", 1)
+        assert [verdict.good for verdict in app.check("run")] == [True]

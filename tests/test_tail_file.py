@@ -1,0 +1,212 @@
+"""The file of a tail: what is added comes back, what is torn is the end, what is damaged is seen, and who closes it is heard."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.store import Row
+from holdfast.stores import _tail_file
+from holdfast.stores._tail_file import BLOCK, LARGEST, SIZE, Frame, Tail, TailDamaged, close, contents
+from holdfast.testing.sample import examples
+
+NUMBERS = st.integers(0, 2**63 - 1)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+DATA = st.binary(max_size=300)
+ROWS = st.builds(Row, NUMBERS, NUMBERS, st.integers(-(2**63), 2**63 - 1), TEXT, TEXT, DATA, st.none() | DATA, st.none() | DATA, DATA)
+FRAMES = st.builds(Frame, TEXT, NUMBERS, NUMBERS, DATA, NUMBERS, DATA, NUMBERS, st.lists(ROWS, min_size=1, max_size=4))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "owners").mkdir()
+    return tmp_path / "owners" / "me.1.tail"
+
+
+def frame(seq: int, run_id: str = "run", size: int = 10) -> Frame:
+    row = Row(seq, 1, 1_000 + seq, "step.done", str(seq), b"{}", b"v" * size, None, b"digest-%d" % seq)
+    return Frame(run_id, 1, seq - 1, b"digest-%d" % (seq - 1), seq, b"digest-%d" % seq, 1_000 + seq, [row])
+
+
+def seqs(path: Path) -> tuple[list[int], list[int]]:
+    found = contents(path)
+    return [one.seq for one in found.frames], [one.seq for _, one in found.behind]
+
+
+def changed(path: Path, offset: int, mask: int = 1) -> None:
+    data = bytearray(path.read_bytes())
+    data[offset] ^= mask
+    path.write_bytes(data)
+
+
+@examples
+@given(added=st.lists(FRAMES, max_size=5))
+def test_what_is_added_comes_back_as_it_was(tmp_path: Path, added: list[Frame]) -> None:
+    path = tmp_path / "owners" / "me.1.tail"
+    path.parent.mkdir(exist_ok=True)
+    tail = Tail(path)
+    try:
+        assert all(tail.add(one) for one in added)
+        assert contents(path) == tail.contents() == (added, [])
+    finally:
+        tail.remove()
+    assert not path.exists()
+
+
+def test_it_is_made_at_its_full_size_for_its_owner_alone(path: Path) -> None:
+    Tail(path)
+    assert (path.stat().st_size, stat.S_IMODE(path.stat().st_mode)) == (SIZE, 0o600)
+    with pytest.raises(FileExistsError):
+        Tail(path)
+
+
+def test_a_frame_begins_where_no_other_was_written(path: Path) -> None:
+    tail = Tail(path)
+    for seq, size in enumerate((10, 5000, 10), start=1):
+        tail.add(frame(seq, size=size))
+    data = path.read_bytes()
+    places = [place for place in range(0, SIZE, BLOCK) if _tail_file._decoded(data, place)]
+    assert places == [BLOCK, 2 * BLOCK, 4 * BLOCK]
+
+
+def test_what_does_not_fit_is_not_written(path: Path) -> None:
+    tail = Tail(path)
+    assert not tail.add(frame(1, size=LARGEST))
+    assert not tail.is_used()
+    while tail.add(frame(len(tail.contents().frames) + 1)):
+        pass
+    assert seqs(path) == (list(range(1, SIZE // BLOCK)), [])
+    assert tail.contents().frames == contents(path).frames
+
+
+def test_what_is_written_over_counts_no_longer(path: Path) -> None:
+    tail = Tail(path)
+    for seq in (1, 2, 3):
+        tail.add(frame(seq))
+    tail.begin_anew()
+    assert not tail.is_used()
+    assert seqs(path) == ([1, 2, 3], []), "until there is something else; the database knows it"
+    tail.add(frame(4))
+    assert seqs(path) == ([4], [2, 3])
+
+
+def test_a_torn_frame_is_the_end(path: Path) -> None:
+    tail = Tail(path)
+    for seq in (1, 2, 3):
+        tail.add(frame(seq))
+    changed(path, 3 * BLOCK + 50)
+    assert seqs(path) == ([1, 2], [])
+
+
+def test_what_stands_behind_a_damaged_frame_is_told(path: Path) -> None:
+    tail = Tail(path)
+    for seq in (1, 2, 3):
+        tail.add(frame(seq))
+    changed(path, BLOCK + 50)
+    assert seqs(path) == ([], [2, 3])
+
+
+def test_gaps_are_counted(path: Path) -> None:
+    tail = Tail(path)
+    for seq, size in enumerate((10, 5000, 10, 10, 5000, 10), start=1):
+        tail.add(frame(seq, size=size))
+    changed(path, BLOCK + 50)
+    changed(path, 4 * BLOCK + 50)
+    assert [(gaps, one.seq) for gaps, one in contents(path).behind] == [(1, 2), (2, 4), (2, 5), (2, 6)]
+
+
+def test_a_file_that_is_no_tail_any_more_is_damaged(path: Path) -> None:
+    Tail(path).add(frame(1))
+    changed(path, 3)
+    with pytest.raises(TailDamaged):
+        contents(path)
+    path.write_bytes(b"")
+    with pytest.raises(TailDamaged):
+        contents(path)
+
+
+def test_the_owner_sees_at_once_that_it_is_closed(path: Path) -> None:
+    tail = Tail(path)
+    assert not tail.is_closed()
+    close(path)
+    assert tail.is_closed()
+    tail.add(frame(1))
+    tail.begin_anew()
+    assert tail.is_closed()
+
+
+class Refusing:
+    """`os`, one call of which fails."""
+
+    def __init__(self, name: str, error: int, *, direct: bool = False, short: bool = False) -> None:
+        self.name, self.error, self.direct, self.short = name, error, direct, short
+
+    def __getattr__(self, name: str) -> Any:
+        return self._refuse if name == self.name else getattr(os, name)
+
+    def _refuse(self, *args: Any) -> Any:
+        if self.direct and not args[1] & os.O_DIRECT:
+            return os.open(*args)
+        if self.short:
+            return os.pwrite(args[0], args[1][:100], args[2])
+        raise OSError(self.error, os.strerror(self.error))
+
+
+FAULTS = {
+    "a write": (Refusing("pwrite", errno.EIO), [1]),
+    "a part of a write": (Refusing("pwrite", errno.EIO, short=True), [1]),
+    "a flush": (Refusing("fdatasync", errno.EIO), [1, 2]),
+}
+
+
+@pytest.mark.parametrize("refused", FAULTS)
+def test_behind_an_error_nothing_more_is_added_and_the_file_tells_what_is_there(
+    path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    tail = Tail(path)
+    tail.add(frame(1))
+    disk, there = FAULTS[refused]
+    monkeypatch.setattr(_tail_file, "os", disk)
+    with pytest.raises(OSError):
+        tail.add(frame(2))
+    monkeypatch.undo()
+    assert tail.is_used()
+    assert not tail.add(frame(3))
+    assert [one.seq for one in tail.contents().frames] == there
+
+
+def test_where_the_cache_cannot_be_passed_it_is_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_tail_file, "os", Refusing("open", errno.EINVAL, direct=True))
+    tail = Tail(path)
+    assert tail._past == tail._fd
+    assert tail.add(frame(1))
+    assert seqs(path) == ([1], [])
+
+
+def test_where_a_file_may_be_opened_past_the_cache_but_not_written_it_is_used_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = _tail_file._write
+
+    def write(fd: int, data: bytes, at: int) -> None:
+        if at == BLOCK and len(data) == BLOCK:
+            raise OSError(errno.EINVAL, "unaligned")
+        written(fd, data, at)
+
+    monkeypatch.setattr(_tail_file, "_write", write)
+    tail = Tail(path)
+    monkeypatch.undo()
+    assert tail._past == tail._fd
+    assert tail.add(frame(1))
+
+
+def test_one_that_cannot_be_made_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_tail_file, "os", Refusing("pwrite", errno.ENOSPC))
+    with pytest.raises(OSError):
+        Tail(path)
+    assert list(path.parent.iterdir()) == []
