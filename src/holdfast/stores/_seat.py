@@ -51,11 +51,13 @@ class Seat:
         if self.by.get(SEAT) != get_ident():
             return
         try:
-            heir, bell = self._line.popleft()
-        except IndexError:  # who joins the line from here on finds it free when it looks again
+            waiting = self._line.popleft() if self._line else None
+        except IndexError:  # the last one has just stepped out
+            waiting = None
+        if waiting is None:  # who joins the line from here on finds it free when it looks again
             del self.by[SEAT]
             return
-        self.by[SEAT] = heir
+        self.by[SEAT], bell = waiting
         bell.release()
 
     def _waited(self, me: int, patience_s: float) -> bool:
