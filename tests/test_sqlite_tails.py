@@ -379,7 +379,7 @@ def test_a_tail_whose_naming_may_not_have_been_committed_is_there_until_that_is_
     assert (seqs(mine), named(mine), [file.name for file in tails(mine)]) == (list(range(1, 10)), {ME: 2}, ["me.2.tail"])
 
 
-def test_files_that_nobody_names_are_removed_when_they_are_old(mine: SqliteStore, path: Path) -> None:
+def test_files_that_nobody_names_are_removed_when_they_are_old(mine: SqliteStore, other: SqliteStore) -> None:
     appended(mine, "run", 9)
     (live,) = tails(mine)
     old, new = live.with_name("gone.1.tail"), live.with_name("new.1.tail")
@@ -387,8 +387,25 @@ def test_files_that_nobody_names_are_removed_when_they_are_old(mine: SqliteStore
         file.write_bytes(b"")
     for file in (old, live):
         os.utime(file, (time.time() - 90_000,) * 2)
-    SqliteStore(path).close()
+    other.enroll("third")
     assert tails(mine) == [live, new]
+
+
+def test_the_tail_of_a_dead_owner_that_has_no_run_is_removed(path: Path) -> None:
+    with closing(SqliteStore(path)) as other:
+        for ends in (False, True):
+            store = SqliteStore(path)
+            store.enroll(ME)
+            appended(store, f"run-{ends}", 9)
+            if ends:
+                assert store.append([taking("run-True", 9, owner=None)]) == [None]
+            store._locks.close()  # as a process does that dies
+            other.enroll(f"after-{ends}")
+            assert (named(other), len(tails(other))) == (({}, 0) if ends else ({ME: 1}, 1))
+            assert seqs(other, f"run-{ends}") == list(range(1, 11 if ends else 10))
+            if not ends:
+                assert other.append([taking("run-False", 9)]) == [None]
+                other.retire(ME)
 
 
 def test_a_forked_child_leaves_the_tail_alone(mine: SqliteStore, other: SqliteStore) -> None:

@@ -13,7 +13,7 @@ Everything else is a transaction, which brings what the tail holds into the data
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +34,7 @@ TAIL_OF_RUN = "SELECT owner, tail FROM runs JOIN owners USING (owner) WHERE run_
 TAIL_OF_OWNER = "SELECT owner, tail FROM owners WHERE owner = ? AND tail > 0"
 TAILS = "SELECT owner, tail FROM owners WHERE tail > 0 ORDER BY owner"
 NAME_TAIL = "UPDATE owners SET tail = ? WHERE owner = ?"
+IDLE = "SELECT owner, tail FROM owners WHERE tail > 0 AND owner NOT IN (SELECT owner FROM runs WHERE owner IS NOT NULL)"
 OWNS = "SELECT 1 FROM runs WHERE owner = ? LIMIT 1"
 STANDS = "SELECT epoch, seq, digest FROM runs WHERE run_id = ?"
 
@@ -137,19 +138,16 @@ class Tails:
         """Whether this process has a tail that is named."""
         return self._own is not None or self._fresh is not None
 
-    def left(self, before_s: float) -> list[Path]:
-        """The files that were last written before then: where nobody names them, crashes left them, and nothing is in them."""
-        with suppress(OSError):
-            return [path for path in self._folder.glob("*.tail") if path.stat().st_mtime < before_s]
-        return []
-
-    def sweep(self, cursor: apsw.Cursor, left: Iterable[Path]) -> None:
-        """Remove those of them that nobody names."""
-        named = {self._path(one) for one in named_in(cursor)}
-        with suppress(OSError):
-            for path in left:
-                if path not in named:
-                    path.unlink(missing_ok=True)
+    def sweep(self, cursor: apsw.Cursor, is_dead: Callable[[str], bool], before_s: float) -> None:
+        """Remove what crashes left and nobody needs: tails of dead owners that have no run, and old files that nobody names."""
+        for named in [Named._make(found) for found in cursor.execute(IDLE)]:
+            if is_dead(named.owner):
+                self._take_in(cursor, named)
+        there = {self._path(named) for named in named_in(cursor)}
+        for path in self._folder.glob("*.tail"):
+            with suppress(FileNotFoundError):
+                if path not in there and path.stat().st_mtime < before_s:
+                    self._emptied.append(path)
 
     def let_go(self) -> None:
         """The store is closed. A file that is left is read by whoever takes the runs over."""

@@ -104,10 +104,6 @@ class SqliteStore:
             with self._writer.transaction() as cursor:
                 bring_up_to_date(cursor)
         self._live.sweep()
-        left = self._tails.left(SystemClock().now_us() / 1e6 - LEFT_S)
-        if left:
-            with self._reader.transaction() as cursor:
-                self._tails.sweep(cursor, left)
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
         patience_ms = BUSY_LIMIT_MS if wait else 0
@@ -225,8 +221,9 @@ class SqliteStore:
         with os_errors(self.url):
             self._locks.hold(owner)
         try:
-            with self._writer.transaction() as cursor:
-                cursor.execute("INSERT INTO owners (owner, beat) VALUES (?, 1)", (owner,))
+            with os_errors(self.url), self._moving() as moving:
+                moving.cursor.execute("INSERT INTO owners (owner, beat) VALUES (?, 1)", (owner,))
+                self._tails.sweep(moving.cursor, self._locks.proves_dead, SystemClock().now_us() / 1e6 - LEFT_S)
         except StoreError:
             self._locks.release(owner)
             raise
