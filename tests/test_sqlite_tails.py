@@ -16,7 +16,7 @@ import apsw
 import pytest
 
 from holdfast.errors import StoreError, StoreFailed, StoreFull
-from holdfast.store import Append, Head, Query, Removal, Row, Stale, Store, Tombstone
+from holdfast.store import Append, Query, Removal, Stale, Store, Tombstone
 from holdfast.stores import _sqlite_tails, _tail_file
 from holdfast.stores._tail_file import Tail
 from holdfast.stores.sqlite import SqliteStore
@@ -438,7 +438,130 @@ def test_an_append_that_was_interrupted_is_found_out_before_anything_follows_it(
     assert mine.append([on("more", 4)]) == [None]
     assert in_database(mine, "more") == 5, "not over what nobody knows"
     assert seqs(other) == seqs(mine) == list(range(1, 11))
-    moved: Head | None = mine.head("run")
-    assert moved is not None
-    assert isinstance(moved.seq, int)
-    assert [type(one) for one in mine.found("run")[1]] == [Row] * 10
+
+
+@pytest.mark.parametrize("moment", ["after it has written", "after it has flushed", "when it is there"])
+def test_what_was_interrupted_is_not_acknowledged_a_second_time_as_something_else(
+    mine: SqliteStore, other: SqliteStore, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appended(mine, "run", 9)
+
+    def interrupts(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        if moment == "when it is there":
+            with monkeypatch.context() as patch:
+                patch.setattr(_sqlite_tails, "reach", interrupts)
+                mine.append([on("run", 9)])
+        else:
+            meddled(mine, moment, interrupts, monkeypatch)
+    another = on("run", 9, value=b"another")
+    assert mine.append([another._replace(head=another.head._replace(digest=b"another"))]) == [Stale(head("run", 10, updated_us=10))]
+    assert mine.append([on("run", 10)]) == [None]
+    assert seqs(other) == list(range(1, 12))
+    assert mine.check() == []
+
+
+def test_a_thread_that_was_interrupted_in_a_transaction_does_not_keep_the_lock(
+    mine: SqliteStore, other: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appended(mine, "run", 9)
+
+    def interrupts(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        for name in ("commit", "end"):
+            patch.setattr(mine._writer, name, interrupts)
+        with pytest.raises(KeyboardInterrupt):
+            mine.append([create("more")])
+    assert mine.append([on("run", 9)]) == [None]
+    assert other.append([create("theirs")], wait=False) == [None]
+    assert seqs(other) == list(range(1, 11))
+
+
+# --- owners that somebody has forgotten ------------------------------------------------------------------------------
+
+
+def test_an_owner_that_another_process_has_forgotten_goes_on_without_a_tail(mine: SqliteStore, other: SqliteStore) -> None:
+    appended(mine, "run", 9)
+    other.retire(ME)
+    for seq in range(9, 20):
+        assert mine.append([on("run", seq)]) == [None]
+    assert (in_database(mine), named(mine), tails(mine)) == (20, {}, [])
+    assert other.append([taking("run", 20)]) == [None]
+    assert mine.append([on("run", 20)]) == [Stale(head("run", 21, epoch=2, owner="you"))]
+
+
+def test_an_owner_that_is_forgotten_while_it_has_no_run_adds_nothing_to_a_file_that_is_gone(mine: SqliteStore, other: SqliteStore) -> None:
+    appended(mine, "run", 9)
+    assert mine.append([taking("run", 9, owner=None)]) == [None]
+    other.retire(ME)
+    appended(mine, "next", 9)
+    assert seqs(other, "next") == list(range(1, 10))
+    assert other.append([taking("next", 9)]) == [None]
+    assert mine.append([on("next", 9)]) == [Stale(head("next", 10, epoch=2, owner="you"))]
+
+
+@pytest.mark.parametrize("leaving", ["close", "retire"])
+def test_who_was_interrupted_while_it_left_adds_to_no_tail_that_nobody_names(
+    mine: SqliteStore, other: SqliteStore, leaving: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appended(mine, "run", 9)
+
+    def interrupts(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_sqlite_tails.Tails, "settled", interrupts)
+        with pytest.raises(KeyboardInterrupt):
+            mine.close() if leaving == "close" else mine.retire(ME)
+    for seq in range(9, 15):
+        assert mine.append([on("run", seq)]) == [None]
+    assert seqs(other) == list(range(1, 16))
+    assert other.append([taking("run", 15)]) == [None]
+    assert mine.append([on("run", 15)]) == [Stale(head("run", 16, epoch=2, owner="you"))]
+
+
+def test_what_an_earlier_life_of_an_id_left_in_a_tail_is_not_of_the_next_one(mine: SqliteStore, other: SqliteStore) -> None:
+    appended(mine, "run", 9)
+    found = mine.head("run")
+    assert found is not None
+    assert mine.remove([Removal(found, Tombstone("run", "agent", "", "done", 1, 2, "ann", "old"))]) == [True]
+    assert mine.forget(3) == 1
+    anew = head("run", 1)._replace(created_us=50)
+    assert mine.append([Append("run", 0, 0, [row(1)], anew)]) == [None]
+    assert other.load("run") == mine.load("run") == (anew, [row(1)])
+    assert other.append([Append("run", 1, 1, [row(2, epoch=2)], anew._replace(seq=2, epoch=2, digest=b"digest-2"))]) == [None]
+
+
+def test_a_run_that_comes_into_a_list_while_it_is_made_is_shown_as_it_stands(
+    mine: SqliteStore, other: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a1", "a2"):
+        assert other.append([Append(name, 0, 0, [row(1)], head(name, 1, owner="you"))]) == [None]
+        for seq in range(1, 5):
+            assert other.append([on(name, seq, owner="you")]) == [None]
+    appended(mine, "b", 9)
+    kept = _sqlite_tails.Tails.kept
+
+    found = other.head("a1")
+    assert found is not None
+
+    def removing(self: _sqlite_tails.Tails, one: _sqlite_tails.Named) -> _sqlite_tails.Kept:
+        if not removed:
+            removed.append(one)
+            assert other.remove([Removal(found, Tombstone("a1", "agent", "", "done", 1, 2, "ann", "old"))]) == [True]
+        return kept(self, one)
+
+    removed: list[object] = []
+    monkeypatch.setattr(_sqlite_tails.Tails, "kept", removing)
+    with closing(SqliteStore(mine.path)) as third:
+        assert [(one.run_id, one.seq) for one in third.heads(Query(after="", limit=2))] == [("a2", 5), ("b", 9)]
+    assert removed
+
+
+def test_who_is_refused_is_told_where_the_run_stands_by_its_tail_too(mine: SqliteStore, other: SqliteStore) -> None:
+    appended(mine, "run", 9)
+    assert other.append([create("run")]) == [Stale(head("run", 9, updated_us=9))]

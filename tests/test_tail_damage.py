@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from contextlib import suppress
@@ -10,12 +11,12 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
-from holdfast.errors import StoreDamaged
+from holdfast.errors import StoreDamaged, StoreFailed
 from holdfast.store import Query, Stale
 from holdfast.stores import _tail_file
-from holdfast.stores._tail_file import BLOCK
+from holdfast.stores._tail_file import BLOCK, Tail
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.sample import head, repair
+from holdfast.testing.sample import create, head, repair
 from tailing import ME, appended, in_database, mine, on, other, path, seqs, tails, taking
 
 __all__ = ["mine", "other", "path"]
@@ -94,7 +95,8 @@ def test_where_it_is_not_known_whose_record_is_damaged_every_run_is_suspected_th
         assert mine.append([on(run_id, found.seq)]) == [None]
     (file,) = tails(mine)
     data = file.read_bytes()
-    (last,) = [at for at in range(BLOCK, len(data), BLOCK) if (one := _tail_file._decoded(data, at)) and one[0][:5:4] == ("lost", 5)]
+    frames = {at: one[0] for at in range(BLOCK, len(data), BLOCK) if (one := _tail_file._decoded(data, at))}
+    (last,) = [at for at, frame in frames.items() if (frame.run_id, frame.seq) == ("lost", 5)]
     flipped(file, last + 60)
     assert (lacks(other, "first"), lacks(other, "lost"), lacks(other, "whole")) == (True, True, False)
 
@@ -111,6 +113,65 @@ def test_a_repair_shuts_out_the_owner_and_keeps_what_a_damaged_tail_has_of_the_r
     assert [one.fields[0] for one in other.aside("run") if one.what == "row"] == [7, 8, 9]
     assert mine.append([on("run", 9)]) == [Stale(head("run", 6, epoch=2, owner=None))]
     assert (other.check(), mine.check()) == ([], [])
+
+
+def test_a_repair_of_a_run_that_has_gone_on_in_its_tail_changes_nothing(mine: SqliteStore, other: SqliteStore) -> None:
+    appended(mine, "run", 3)
+    found = other.found("run")[0]
+    for seq in range(3, 9):
+        assert mine.append([on("run", seq)]) == [None]
+    assert other.set_aside(repair("run", rows=3, good=2)._replace(found=found)) is False
+    assert seqs(other) == list(range(1, 10))
+    assert mine.append([on("run", 9)]) == [None]
+
+
+def test_a_write_that_the_disk_has_lost_is_noticed_by_whoever_takes_anything_over(mine: SqliteStore, other: SqliteStore) -> None:
+    appended(mine, "run", 9)
+    appended(mine, "more", 3)
+    (file,) = tails(mine)
+    before = file.read_bytes()
+    for seq in range(9, 15):
+        assert mine.append([on("run", seq)]) == [None]
+    now = bytearray(file.read_bytes())
+    places = [at for at in range(BLOCK, len(now), BLOCK) if now[at : at + BLOCK] != before[at : at + BLOCK]]
+    now[places[2] : places[2] + BLOCK] = before[places[2] : places[2] + BLOCK]
+    file.write_bytes(now)
+    assert lacks(other)
+    assert any("cannot be read" in text for text in other.check())
+    for run_id, seq in (("more", 3), ("run", 15)):
+        with pytest.raises(StoreDamaged):
+            other.append([taking(run_id, seq)])
+
+
+@pytest.mark.parametrize("size", [0, 100, 3 * BLOCK])
+def test_a_tail_that_was_cut_off_is_not_taken_for_a_short_one(mine: SqliteStore, other: SqliteStore, size: int) -> None:
+    appended(mine, "run", 9)
+    file = tails(mine)[0]
+    file.write_bytes(file.read_bytes()[:size] if size else b"")
+    assert lacks(other)
+    with pytest.raises(StoreDamaged):
+        other.append([taking("run", 5)])
+
+
+def test_an_own_tail_that_was_damaged_behind_an_error_is_said(mine: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    appended(mine, "run", 9)
+    (file,) = tails(mine)
+    with monkeypatch.context() as patch:
+        patch.setattr(Tail, "add", refused)
+        with pytest.raises(StoreFailed):
+            mine.append([on("run", 9)])
+    kept = file.read_bytes()
+    for spoilt in (b"", b"x" * len(kept)):
+        file.write_bytes(spoilt)
+        with pytest.raises(StoreDamaged, match="not what was written"):
+            mine.append([create("next")])
+    file.write_bytes(kept)
+    assert mine.append([create("next")]) == [None]
+    assert seqs(mine) == list(range(1, 10))
+
+
+def refused(*_: object) -> bool:
+    raise OSError(errno.EIO, "refused")
 
 
 def test_an_owner_whose_tail_is_lost_can_be_forgotten_once_it_has_no_run(mine: SqliteStore, other: SqliteStore) -> None:

@@ -21,7 +21,7 @@ NUMBERS = st.integers(0, 2**63 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 DATA = st.binary(max_size=300)
 ROWS = st.builds(Row, NUMBERS, NUMBERS, st.integers(-(2**63), 2**63 - 1), TEXT, TEXT, DATA, st.none() | DATA, st.none() | DATA, DATA)
-FRAMES = st.builds(Frame, TEXT, NUMBERS, NUMBERS, DATA, NUMBERS, DATA, NUMBERS, st.lists(ROWS, min_size=1, max_size=4))
+FRAMES = st.builds(Frame, TEXT, NUMBERS, NUMBERS, NUMBERS, DATA, NUMBERS, DATA, NUMBERS, st.lists(ROWS, min_size=1, max_size=4))
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def path(tmp_path: Path) -> Path:
 
 def frame(seq: int, run_id: str = "run", size: int = 10) -> Frame:
     row = Row(seq, 1, 1_000 + seq, "step.done", str(seq), b"{}", b"v" * size, None, b"digest-%d" % seq)
-    return Frame(run_id, 1, seq - 1, b"digest-%d" % (seq - 1), seq, b"digest-%d" % seq, 1_000 + seq, [row])
+    return Frame(run_id, 7, 1, seq - 1, b"digest-%d" % (seq - 1), seq, b"digest-%d" % seq, 1_000 + seq, [row])
 
 
 def seqs(path: Path) -> tuple[list[int], list[int]]:
@@ -130,6 +130,55 @@ def test_a_file_that_is_no_tail_any_more_is_damaged(path: Path) -> None:
     path.write_bytes(b"")
     with pytest.raises(TailDamaged):
         contents(path)
+
+
+@pytest.mark.parametrize("size", [BLOCK, 3 * BLOCK, SIZE - 1])
+def test_a_file_that_is_shorter_than_it_was_made_is_damaged(path: Path, size: int) -> None:
+    tail = Tail(path)
+    for seq in (1, 2, 3):
+        tail.add(frame(seq))
+    os.truncate(path, size)
+    with pytest.raises(TailDamaged):
+        contents(path)
+
+
+def test_a_frame_of_an_earlier_generation_in_the_middle_is_a_gap(path: Path) -> None:
+    """As a disk leaves it that has lost a write which it acknowledged."""
+    tail = Tail(path)
+    for seq in (1, 2, 3):
+        tail.add(frame(seq))
+    lost = path.read_bytes()[2 * BLOCK : 3 * BLOCK]
+    tail.begin_anew()
+    for seq in (4, 5, 6):
+        tail.add(frame(seq))
+    path.write_bytes(path.read_bytes()[: 2 * BLOCK] + lost + path.read_bytes()[3 * BLOCK :])
+    found = contents(path)
+    assert ([one.seq for one in found.frames], [(gaps, one.seq) for gaps, one in found.behind]) == ([4], [(1, 2), (2, 6)])
+
+
+def test_who_reads_while_frames_are_added_sees_no_gap(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tail, more = Tail(path), iter(range(3, 100))
+    for seq in (1, 2):
+        tail.add(frame(seq))
+
+    class Adding:
+        """`os`, in which the owner adds a frame, and now and then begins anew, before each block that somebody reads."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def pread(self, fd: int, size: int, at: int) -> bytes:
+            if at <= 60 * BLOCK and (seq := next(more, 0)):
+                if seq % 20 == 0:
+                    tail.begin_anew()
+                tail.add(frame(seq))
+            return os.pread(fd, size, at)
+
+    monkeypatch.setattr(_tail_file, "os", Adding())
+    found = contents(path)
+    seen = [one.seq for one in found.frames]
+    assert seen == list(range(seen[0], seen[0] + len(seen)))
+    assert all(one.seq < seen[0] for _, one in found.behind), "what the database has"
 
 
 def test_the_owner_sees_at_once_that_it_is_closed(path: Path) -> None:

@@ -31,7 +31,7 @@ class Unfenced(SqliteStore):
 
     def enroll(self, owner: str) -> None:
         super().enroll(owner)
-        self._tails.forget(owner)
+        self._tails.owner = ""
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
         return super().append([self._moved(one) for one in batch], wait=wait)

@@ -77,20 +77,25 @@ class Line:
         return self._patient
 
     def sit(self, patience_ms: int) -> None:
-        """Take the seat."""
+        """Take the seat; what this very thread left behind when it was interrupted in its last transaction is undone."""
         me, seat = get_ident(), self._seat
         if seat.by.get(SEAT) == me and seat.is_in_use():
             raise StoreError(self._url, IN_USE)
         if self._gone or (seat.by.setdefault(SEAT, me) != me and not seat.take(patience_ms / 1000)):
             self.refuse_if_gone()
             raise StoreBusy(self._url, "another thread of this process is using the store; nothing was written. Try again")
+        if self._begun:
+            try:
+                self._discard()
+                self._begun = False
+            except BaseException:
+                seat.leave()
+                raise
 
     def begin(self, patience_ms: int) -> apsw.Cursor:
         """Take the seat and begin; on an error it is free again."""
         self.sit(patience_ms)
         try:
-            if self._begun:
-                self._discard()  # this very thread was interrupted in its last transaction
             self._begun, cursor = True, self._cursor
             if cursor is None or patience_ms != self._patience_ms:
                 cursor = self._ready(patience_ms)

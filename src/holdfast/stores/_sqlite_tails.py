@@ -32,11 +32,12 @@ from holdfast.stores._tail_file import Contents, Frame, Tail, TailDamaged
 
 TAIL_OF_RUN = "SELECT owner, tail FROM runs JOIN owners USING (owner) WHERE run_id = ? AND tail > 0"
 TAIL_OF_OWNER = "SELECT owner, tail FROM owners WHERE owner = ? AND tail > 0"
+TAIL_OF_NONE = "SELECT 1 FROM owners WHERE owner = ? AND tail = 0"
 TAILS = "SELECT owner, tail FROM owners WHERE tail > 0 ORDER BY owner"
 NAME_TAIL = "UPDATE owners SET tail = ? WHERE owner = ?"
 IDLE = "SELECT owner, tail FROM owners WHERE tail > 0 AND owner NOT IN (SELECT owner FROM runs WHERE owner IS NOT NULL)"
 OWNS = "SELECT 1 FROM runs WHERE owner = ? LIMIT 1"
-STANDS = "SELECT epoch, seq, digest FROM runs WHERE run_id = ?"
+STANDS = "SELECT created_us, epoch, seq, digest FROM runs WHERE run_id = ?"
 
 WANTED_AFTER = 2
 """Appends by one run alone, after which a tail is made: what is shorter is not worth it."""
@@ -72,6 +73,7 @@ class Tails:
         self._known: dict[str, Head] = {}
         self._fresh: Tail | None = None
         self._emptied: list[Path] = []
+        self._leaves = False
         self._wanted = 0
 
     def belong_to(self, owner: str) -> None:
@@ -87,8 +89,9 @@ class Tails:
         own, stood = self._own, self._known.get(run_id)
         if own is None or stood is None or stood.seq != seq or stood.epoch != epoch or not goes_on or takes or refs or ceilings:
             return False
+        del self._known[run_id]  # until it is there: should this be interrupted, only the database can tell where the run stands
         try:
-            if not own.add(Frame(run_id, epoch, seq, stood.digest, head.seq, head.digest, head.updated_us, rows)):
+            if not own.add(Frame(run_id, stood.created_us, epoch, seq, stood.digest, head.seq, head.digest, head.updated_us, rows)):
                 return False
         except OSError as error:
             own.let_go()
@@ -109,7 +112,8 @@ class Tails:
         for named in dict.fromkeys([*found, _named(cursor, TAIL_OF_OWNER, owner)]):
             if named is not None and named.owner != self.owner:
                 self._take_in(cursor, named)
-        self._settle_own(cursor, leaves=owner == self.owner)
+        self._leaves = bool(owner) and owner == self.owner
+        self._settle_own(cursor)
         if len(appends) == 1 and appends[0].goes_on and appends[0].head.owner == self.owner:
             self._want(cursor)
 
@@ -117,22 +121,19 @@ class Tails:
         """The transaction is committed, and these are in it."""
         reach("tail.settled")
         own = self._own
-        if self._fresh is not None or (own is not None and own.path in self._emptied):
+        if self._fresh is not None or (own is not None and own.is_broken()):
+            self._known.clear()  # first: what was known before a tail was named is not known to whoever took a run away
             self._own, self._fresh = self._fresh, None
-            self._known.clear()
         elif own is not None and own.is_used():
             own.begin_anew()
-        if own is not None and own is not self._own:
-            own.let_go()
+        if self._leaves:
+            self.owner, self._leaves = "", False
         for path in self._emptied:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # whoever enrolls some day later sweeps it
+                path.unlink(missing_ok=True)
         self._emptied.clear()
         if self._own is not None:
             self._known.update((one.run_id, one.head) for one in appended if one.head.owner == self.owner)
-
-    def forget(self, owner: str) -> None:
-        """An owner is retired, and its tail with it."""
-        self.owner = "" if owner == self.owner else self.owner
 
     def is_used(self) -> bool:
         """Whether this process has a tail that is named."""
@@ -196,8 +197,11 @@ class Tails:
         return self._folder / f"{quote(named.owner, safe='')}.{named.number}.tail"
 
     def _contents(self, named: Named) -> Contents:
+        return self._read(named, lambda: _tail_file.contents(self._path(named)))
+
+    def _read(self, named: Named, read: Callable[[], Contents]) -> Contents:
         try:
-            return _tail_file.contents(self._path(named))
+            return read()
         except (FileNotFoundError, TailDamaged) as error:
             raise self._damaged(named, _GONE) from error
         except OSError as error:
@@ -210,23 +214,23 @@ class Tails:
     def _take_in(self, cursor: apsw.Cursor, named: Named) -> None:
         """Close somebody's tail and bring it in; from this transaction on its owner has none."""
         path = self._path(named)
+        with os_errors(self._url), suppress(FileNotFoundError):
+            _tail_file.close(path)
+        reach("tail.closed")
         if cursor.execute(OWNS, (named.owner,)).fetchone() is not None:  # otherwise nothing in it is of any use
-            with os_errors(self._url), suppress(FileNotFoundError):
-                _tail_file.close(path)
-            reach("tail.closed")
             self._bring_in(cursor, named, self._contents(named))
         cursor.execute(NAME_TAIL, (0, named.owner))
         self._emptied.append(path)
 
-    def _settle_own(self, cursor: apsw.Cursor, *, leaves: bool) -> None:
-        own = self._own
+    def _settle_own(self, cursor: apsw.Cursor) -> None:
+        """Bring the own tail in; one that is closed or broken, or whose owner leaves, ends here, whatever becomes of the transaction."""
+        own, named = self._own, Named(self.owner, self._number)
         if own is None:
             return
-        ends = leaves or own.is_broken() or own.is_closed()
         if own.is_used():
-            with os_errors(self._url):
-                self._bring_in(cursor, Named(self.owner, self._number), own.contents())
-        if ends:
+            self._bring_in(cursor, named, self._read(named, own.contents))
+        if self._leaves or own.is_broken() or own.is_closed():
+            own.let_go()
             cursor.execute(NAME_TAIL, (0, self.owner))
             self._emptied.append(own.path)
 
@@ -245,6 +249,8 @@ class Tails:
         if self._own is not None or self._wanted < WANTED_AFTER:
             return
         self._wanted, self._number = NOT_NOW, self._number + 1
+        if cursor.execute(TAIL_OF_NONE, (self.owner,)).fetchone() is None:
+            return  # somebody has forgotten this owner, and its tail would be nobody's
         with suppress(OSError):
             self._fresh = Tail(self._path(Named(self.owner, self._number)))
             reach("tail.made")
@@ -290,13 +296,13 @@ def laid_over(cursor: apsw.Cursor, head: Head, kept: Kept | None) -> tuple[Head,
 
     Where something is missing there, the head stands behind more rows than there are, so that whoever verifies them finds out.
     """
-    stands: tuple[object, object] = head.epoch, head.seq
+    stands: tuple[object, ...] = head.created_us, head.epoch, head.seq
     if kept is None or head.owner != kept.named.owner or not all(isinstance(each, int) for each in stands):
         return head, []
     if kept.contents is None:
         return _beyond(head) if is_named(cursor, kept.named) else head, []
     everything = [*((0, frame) for frame in kept.contents.frames), *kept.contents.behind]
-    mine = [(gaps, frame) for gaps, frame in everything if frame.run_id == head.run_id and _is_new(frame, head.epoch, head.seq)]
+    mine = [(gaps, one) for gaps, one in everything if one.run_id == head.run_id and _is_new(one, head.created_us, head.epoch, head.seq)]
     if mine:
         last = mine[-1][1]
         head = head._replace(seq=last.seq, digest=last.digest, updated_us=last.updated_us)
@@ -312,7 +318,7 @@ def _beyond(head: Head) -> Head:
 def _gap(cursor: apsw.Cursor, held: Contents) -> int:
     """How many gaps stand before the last frame that the database does not know; none where it knows all that stands behind one."""
     stands = {frame.run_id: cursor.execute(STANDS, (frame.run_id,)).fetchone() for _, frame in held.behind}
-    new = [gaps for gaps, frame in held.behind if (found := stands[frame.run_id]) is not None and _is_new(frame, *found[:2])]
+    new = [gaps for gaps, frame in held.behind if (found := stands[frame.run_id]) is not None and _is_new(frame, *found[:3])]
     return max(new, default=0)
 
 
@@ -323,16 +329,16 @@ def _by_run(frames: Iterable[Frame]) -> dict[str, list[Frame]]:
     return found
 
 
-def _is_new(frame: Frame, epoch: int, seq: int) -> bool:
-    """Whether a frame is neither known nor of an epoch that is over."""
-    return frame.epoch > epoch or (frame.epoch == epoch and frame.seq > seq)
+def _is_new(frame: Frame, created_us: int, epoch: int, seq: int) -> bool:
+    """Whether a frame is neither known, nor of an epoch that is over, nor of an earlier life of the run's id."""
+    return frame.created_us == created_us and (frame.epoch > epoch or (frame.epoch == epoch and frame.seq > seq))
 
 
-def _new(frames: Iterable[Frame], epoch: int, seq: int, digest: bytes) -> list[Frame]:
+def _new(frames: Iterable[Frame], created_us: int, epoch: int, seq: int, digest: bytes) -> list[Frame]:
     """Those that follow what stands there, one after the other."""
     found = []
     for frame in frames:
-        if _is_new(frame, epoch, seq):
+        if _is_new(frame, created_us, epoch, seq):
             if (frame.epoch, frame.stood, frame.before) != (epoch, seq, digest):
                 raise Misfit(f"record {frame.rows[0].seq} of run {frame.run_id} does not follow the one before it")
             found.append(frame)

@@ -19,6 +19,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,15 +36,19 @@ UNKNOWN = SIZE + 1
 CLOSED_AT = 512
 """In a sector of its own: the owner writes the one before it."""
 
-_FRAME = struct.Struct("<IQQQQqIIII")  # size, generation, epoch, stood, seq, updated_us; sizes of run id and digests; number of rows
+_FRAME = struct.Struct("<IQqQQQqIIII")  # size, generation, created_us, epoch, stood, seq, updated_us; sizes of three; number of rows
 _ROW = struct.Struct("<QQqIIIIii")  # seq, epoch, at_us; sizes of kind, step id, body, digest, value and args (-1: none)
 _SUM = struct.Struct("<I")
 
 
 class Frame(NamedTuple):
-    """What one run added at once: `before` is the digest that it stood at, `seq` and `digest` are those of its head afterwards."""
+    """What one run added at once: `before` is the digest that it stood at, `seq` and `digest` are those of its head afterwards.
+
+    `created_us` is that of its head: of a run that was removed, and whose id was used again, nothing counts.
+    """
 
     run_id: str
+    created_us: int
     epoch: int
     stood: int
     before: bytes
@@ -56,7 +61,7 @@ class Frame(NamedTuple):
 class Contents(NamedTuple):
     """What can be read of a tail: its frames, and what else stands behind them, which the database must know.
 
-    Each of those comes with the number of gaps before it: places that cannot be read.
+    Each of those comes with the number of gaps before it: places that cannot be read, and changes of the generation.
     """
 
     frames: list[Frame]
@@ -150,7 +155,8 @@ class Tail:
         """Leave the file as it is. After a failed flush this comes first: nobody may believe in a later one."""
         held, self._fd, self._past, self._at = {self._fd, self._past}, -1, -1, UNKNOWN
         for fd in held - {-1}:
-            os.close(fd)
+            with suppress(OSError):
+                os.close(fd)
 
 
 def contents(path: Path) -> Contents:
@@ -174,7 +180,7 @@ def close(path: Path) -> None:
 
 def encoded(frame: Frame, generation: int) -> bytes:
     """A frame as it stands in the file."""
-    run_id, epoch, stood, before, seq, digest, updated_us, rows = frame
+    run_id, created_us, epoch, stood, before, seq, digest, updated_us, rows = frame
     name = run_id.encode()
     parts = [b"", name, before, digest]
     for row_seq, row_epoch, at_us, kind, step_id, body, value, args, row_digest in rows:
@@ -183,31 +189,39 @@ def encoded(frame: Frame, generation: int) -> bytes:
         sizes = _ROW.pack(row_seq, row_epoch, at_us, len(what), len(where), len(body), len(row_digest), *rest)
         parts += (sizes, what, where, body, row_digest, value or b"", args or b"")
     size = _SUM.size + _FRAME.size + sum(map(len, parts))
-    parts[0] = _FRAME.pack(size, generation, epoch, stood, seq, updated_us, len(name), len(before), len(digest), len(rows))
+    parts[0] = _FRAME.pack(size, generation, created_us, epoch, stood, seq, updated_us, len(name), len(before), len(digest), len(rows))
     data = b"".join(parts)
     return _SUM.pack(zlib.crc32(data)) + data
 
 
 def _contents(fd: int) -> Contents:
-    data = os.pread(fd, SIZE, 0)
+    data = _read(fd)
     if not data.startswith(MAGIC):
         raise TailDamaged("its first block is not what was written")
-    frames: list[Frame] = []
-    at, first = BLOCK, 0
-    while (found := _decoded(data, at)) is not None and found[1] == (first or found[1]):
-        frame, first, at = found
-        frames.append(frame)
-    return Contents(frames, list(_behind(data, at)))
+    found = list(_all_frames(data))
+    return Contents([frame for gaps, frame in found if not gaps], [(gaps, frame) for gaps, frame in found if gaps])
 
 
-def _behind(data: bytes, at: int) -> Iterator[tuple[int, Frame]]:
-    gaps = 0
+def _read(fd: int) -> bytes:
+    """All of a file to which somebody may add meanwhile: from the end to the start, so that no block is older than one behind it."""
+    blocks = [os.pread(fd, BLOCK, at) for at in range(SIZE - BLOCK, -BLOCK, -BLOCK)]
+    data = b"".join(reversed(blocks))
+    if len(data) != SIZE:
+        raise TailDamaged("it is shorter than it was made")
+    return data
+
+
+def _all_frames(data: bytes) -> Iterator[tuple[int, Frame]]:
+    """The frames in their order, each with the gaps before it: places that cannot be read, and changes of the generation."""
+    at, gaps, last = BLOCK, 0, 0
     while at < len(data):
         found = _decoded(data, at)
-        gaps += found is None
-        at = at + BLOCK if found is None else found[2]
-        if found is not None:
-            yield gaps, found[0]
+        if found is None:
+            gaps, at = gaps + 1, at + BLOCK
+            continue
+        frame, generation, at = found
+        gaps, last = gaps + (generation != (last or generation)), generation
+        yield gaps, frame
 
 
 def _decoded(data: bytes, at: int) -> tuple[Frame, int, int] | None:
@@ -215,14 +229,14 @@ def _decoded(data: bytes, at: int) -> tuple[Frame, int, int] | None:
     start = at + _SUM.size
     if start + _FRAME.size > len(data):
         return None
-    size, generation, epoch, stood, seq, updated_us, *sizes, count = _FRAME.unpack_from(data, start)
+    size, generation, created_us, epoch, stood, seq, updated_us, *sizes, count = _FRAME.unpack_from(data, start)
     end = at + size
     if not start + _FRAME.size <= end <= len(data) or zlib.crc32(data[start:end]) != _SUM.unpack_from(data, at)[0]:
         return None
     reader = _Reader(data, start + _FRAME.size)
     name, before, digest = (reader.take(each) for each in sizes)
     rows = [reader.row() for _ in range(count)]
-    return Frame(name.decode(), epoch, stood, before, seq, digest, updated_us, rows), generation, end + -end % BLOCK
+    return Frame(name.decode(), created_us, epoch, stood, before, seq, digest, updated_us, rows), generation, end + -end % BLOCK
 
 
 class _Reader:

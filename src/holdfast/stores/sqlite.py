@@ -53,7 +53,7 @@ from holdfast.stores._sqlite_file import BUSY_LIMIT_MS, additions, bring_up_to_d
 from holdfast.stores._sqlite_heads import is_newest_first, listed
 from holdfast.stores._sqlite_line import Line
 from holdfast.stores._sqlite_pruned import buried, compacted, forgotten, gaps, measured, removed, rewritten
-from holdfast.stores._sqlite_tails import Kept, Tails, laid_over, named_in, tail_of
+from holdfast.stores._sqlite_tails import Kept, Named, Tails, laid_over, named_in, tail_of
 
 ROWS = """
     WITH RECURSIVE back (place) AS (
@@ -119,10 +119,18 @@ class SqliteStore:
     def _append(self, batch: Sequence[Append], patience_ms: int, *, may_be_there: bool = False) -> list[Stale | None]:
         with _Moving(self._writer, self._tails, batch, patience_ms=patience_ms) as moving:
             answers = [append(moving.cursor, one, self._blobs) for one in batch]
+            answers = [stale and self._as_it_stands(moving.cursor, stale) for stale in answers]
             if may_be_there:
                 answers = [None if _is_there(one, stale) else stale for one, stale in zip(batch, answers, strict=True)]
             moving.gone_in = [one for one, stale in zip(batch, answers, strict=True) if stale is None]
         return answers
+
+    def _as_it_stands(self, cursor: apsw.Cursor, stale: Stale) -> Stale:
+        """A refusal that tells of the head with what the tail of its owner holds; nobody else brings anything in meanwhile."""
+        named = stale.head and tail_of(cursor, stale.head.run_id)
+        if not stale.head or not named or named.owner == self._tails.owner:
+            return stale
+        return stale._replace(head=laid_over(cursor, stale.head, self._tails.kept(named))[0])
 
     def _moving(self, *run_ids: str, owner: str = "") -> _Moving:
         """A transaction that changes what these runs are, or forgets this owner."""
@@ -153,13 +161,16 @@ class SqliteStore:
         if query.idle_before_us is not None:
             with self._moving() as moving:  # which runs are idle is for the database to say
                 self._tails.bring_all_in(moving.cursor)
-        with self._reader.transaction() as cursor:
-            found = listed(cursor, query)
-            named = named_in(cursor, {head.owner for head in found})
-        if named:
-            kept = {one.owner: self._tails.kept(one) for one in named}
+        kept: dict[Named, Kept] = {}
+        while True:
             with self._reader.transaction() as cursor:
-                found = [laid_over(cursor, head, kept.get(head.owner or ""))[0] for head in listed(cursor, query)]
+                found = listed(cursor, query)
+                unread = [named for named in named_in(cursor, {head.owner for head in found}) if named not in kept]
+                if not unread:
+                    of = {named.owner: one for named, one in kept.items()}
+                    found = [laid_over(cursor, head, of.get(head.owner or ""))[0] for head in found]
+                    break
+            kept |= {named: self._tails.kept(named) for named in unread}
         if is_newest_first(query):
             found.sort(key=lambda head: (-head.updated_us, head.run_id))
             found = found[query.offset : query.offset + query.limit]
@@ -237,7 +248,6 @@ class SqliteStore:
     def retire(self, owner: str) -> None:
         with self._moving(owner=owner) as moving:
             moving.cursor.execute("DELETE FROM owners WHERE owner = ?", (owner,))
-        self._tails.forget(owner)
         with os_errors(self.url):
             self._locks.release(owner)
 
@@ -311,21 +321,22 @@ class SqliteStore:
             if not sound:
                 cursor.execute("REINDEX")
             lacks = repair.refs and blobs.missing(cursor, self._blobs, run_id, repair.refs)
-            went_in = not lacks and move(cursor, self._as_found(cursor, repair))
+            found = self._as_found(cursor, repair)
+            went_in = not lacks and found is not None and move(cursor, found)
             if went_in and repair.refs:
                 blobs.refer(cursor, run_id, repair.refs)
             if not sound and (problems := pages(cursor)):
                 raise StoreDamaged(self.url, f"{UNSOUND} ({problems[0]})")
             return went_in
 
-    def _as_found(self, cursor: apsw.Cursor, repair: Repair) -> Repair:
-        """The repair of what the database has, with what a tail holds of the run beside it; what its head says stands there by itself."""
+    def _as_found(self, cursor: apsw.Cursor, repair: Repair) -> Repair | None:
+        """The repair of what the database has, with the rows beside it that a tail holds of the run; None where the run has moved."""
         kept, stands = self._tails.closed(cursor, repair.run_id), found_head(cursor, repair.run_id)
         if stands is None:
             return repair
         head, more = laid_over(cursor, stands, kept)
         if head != repair.found:
-            return repair
+            return None
         cursor.executemany(ADD_ROW, [(repair.run_id, *row) for row in more])
         return repair._replace(found=stands)
 
