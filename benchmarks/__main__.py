@@ -46,6 +46,11 @@ TINY = Size(
 )  # fmt: skip
 
 
+ONE_BY_ONE = {
+    "async step": measures.async_step, "whole run": measures.whole_run, "effect": measures.effect, "sync step": measures.sync_step,
+}  # fmt: skip
+
+
 class Rounds:
     """The measurements of all rounds, by name."""
 
@@ -69,7 +74,7 @@ class Rounds:
         """Between any two measurements stands a floor, so that each is compared with what the disk did just before and after it."""
         size, folder, add = self._size, self._folder, self._add
         floors = [self._floor()]
-        for name, measure in (("async step", measures.async_step), ("effect", measures.effect), ("sync step", measures.sync_step)):
+        for name, measure in ONE_BY_ONE.items():
             add(name, measure(app, size.steps))
             floors.append(self._floor())
             add(f"floor of {name}", (floors[-2] + floors[-1]) / 2)
@@ -137,6 +142,7 @@ def judged(seconds: dict[str, list[float]], size: Size) -> list[Line]:
     held = [many - few for many, few in zip(seconds["held for many"], seconds["held for few"], strict=True)]
     return [
         ratio_line("async step", seconds["async step"], seconds["floor of async step"], bar=1.7, aim=1.3),
+        ratio_line("- whole run of them, its claim and its end included", seconds["whole run"], seconds["floor of whole run"]),
         ratio_line("- the floor's own insert, made in place of its commit", seconds["in place"], seconds["floor of in place"]),
         ratio_line(f"- first {size.first_steps} of a new store", seconds["first steps"], seconds["floor of many"]),
         ratio_line("effect (two flushes)", seconds["effect"], seconds["floor of effect"], bar=3.0, aim=2.3),

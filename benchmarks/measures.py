@@ -105,6 +105,13 @@ def async_step(app: hf.Holdfast, count: int) -> float:
     return app.run(agents.asking, count) / count
 
 
+def whole_run(app: hf.Holdfast, count: int) -> float:
+    """Seconds per step of a whole run of such steps: its claim, its end, and what goes into the database only then are in it."""
+    began = perf_counter()
+    app.run(agents.asking, count)
+    return (perf_counter() - began) / count
+
+
 def effect(app: hf.Holdfast, count: int) -> float:
     """Seconds per effect of an `async def` agent: intent and outcome, two flushes."""
     return app.run(agents.sending, count) / count
