@@ -30,7 +30,7 @@ def test_json_gives_ratios_to_the_floor_of_the_same_rounds(tmp_path: Path) -> No
     found = json.loads(bench(tmp_path, "--json"))
     ratios = [line["value"] for line in found["lines"] if line["unit"] == "x"]
     assert found["floor_ms"] > 0
-    assert len(ratios) == 10
+    assert len(ratios) == 11
     assert all(line["value"] > 0 for line in found["lines"] if line["unit"] == "x" and "less the floor" not in line["what"])
 
 

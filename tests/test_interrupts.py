@@ -127,6 +127,32 @@ def test_ctrl_c_tells_of_an_effect_that_it_broke_off() -> None:
     )
 
 
+def test_ctrl_c_in_a_blocking_body_of_an_async_agent_leaves_no_doubt_about_the_effect_behind_it() -> None:
+    sent: list[str] = []
+
+    @hf.step
+    def block() -> int:
+        signal.raise_signal(signal.SIGINT)
+        return 1
+
+    @hf.effect(in_doubt="ask")
+    async def send() -> str:
+        sent.append("sent")
+        return "sent"
+
+    @hf.agent
+    async def blocks() -> str:
+        block()
+        return await send()
+
+    with hf.Holdfast("memory:") as app:
+        with pytest.raises(KeyboardInterrupt) as told:
+            app.run(blocks, run_id="r")
+        assert "is not known" not in str(told.value)
+        assert (app.inbox(), sent) == ([], [])
+        assert (app.run(blocks, run_id="r"), sent) == ("sent", ["sent"])
+
+
 def test_an_effect_that_ctrl_c_broke_off_is_put_before_a_person_who_may_say_what_became_of_it() -> None:
     PRESSED.append(5)
     with hf.Holdfast("memory:") as app:

@@ -379,6 +379,16 @@ def test_a_tail_whose_naming_may_not_have_been_committed_is_there_until_that_is_
     assert (seqs(mine), named(mine), [file.name for file in tails(mine)]) == (list(range(1, 10)), {ME: 2}, ["me.2.tail"])
 
 
+def test_an_owner_whose_tail_somebody_removes_has_another_one_after_the_next_transaction(mine: SqliteStore, other: SqliteStore) -> None:
+    appended(mine, "run", 9)
+    tails(mine)[0].unlink()
+    assert mine.append([on("run", 9)]) == [None]
+    assert mine.append([create("more")]) == [None]
+    for seq in range(10, 15):
+        assert mine.append([on("run", seq)]) == [None]
+    assert (seqs(other), named(mine), [file.name for file in tails(mine)]) == (list(range(1, 16)), {ME: 2}, ["me.2.tail"])
+
+
 def test_files_that_nobody_names_are_removed_when_they_are_old(mine: SqliteStore, other: SqliteStore) -> None:
     appended(mine, "run", 9)
     (live,) = tails(mine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import holdfast as hf
+from holdfast._clock import SystemClock
 from holdfast.errors import StoreDamaged, StoreFailed
 from holdfast.store import Query, Stale
 from holdfast.stores import _tail_file
@@ -24,7 +26,10 @@ __all__ = ["mine", "other", "path"]
 
 def lacks(store: SqliteStore, run_id: str = "run") -> bool:
     """Whether it can be seen that rows of a run are missing: the head tells of them, or those behind them are there."""
-    found = store.load(run_id)
+    try:
+        found = store.load(run_id)
+    except hf.Damaged:
+        return True
     assert found is not None
     return [one.seq for one in found[1]] != list(range(1, found[0].seq + 1))
 
@@ -46,6 +51,7 @@ def test_a_tail_that_is_missing_is_said_and_nothing_goes_on_without_it(mine: Sql
         with pytest.raises(StoreDamaged, match=r"me\.1\.tail, which holds what me has recorded last, is missing"):
             other.append([taking("run", seq)])
     assert any("me.1.tail is missing" in text for text in other.check())
+    assert [found.value for found in other.examine(SystemClock()) if found.what == "what was recorded last"] == ["damaged"]
     file.write_bytes(kept)
     assert other.append([taking("run", 9)]) == [None]
 
@@ -73,12 +79,27 @@ def test_every_flipped_byte_of_a_tail_is_noticed_unless_it_is_the_last_record_th
     assert fates == {"same": 0, "noticed": sizes[0] + sizes[1], "without the last": sizes[2]}
 
 
+def test_the_last_record_of_an_owner_that_is_dead_does_not_go_unnoticed(mine: SqliteStore, other: SqliteStore) -> None:
+    appended(mine, "run", 6)
+    (file,) = tails(mine)
+    flipped(file, 3 * BLOCK + 60)
+    assert not lacks(other), "it may be under way"
+    mine._locks.close()  # as a process does that dies
+    assert lacks(other)
+    assert any("a record in it cannot be read" in text for text in other.check())
+    with pytest.raises(StoreDamaged):
+        other.append([taking("run", 5)])
+    found = other.found("run")
+    assert other.set_aside(repair("run", rows=6, good=5)._replace(found=found[0])) is True
+    assert other.check() == []
+
+
 def test_a_run_is_not_taken_over_from_a_damaged_tail(mine: SqliteStore, other: SqliteStore) -> None:
     appended(mine, "run", 9)
     flipped(tails(mine)[0], 2 * BLOCK + 60)
     assert lacks(other)
     for seq in (3, 4, 9):
-        with pytest.raises(StoreDamaged, match="in the middle of it cannot be read"):
+        with pytest.raises(StoreDamaged, match="a record in it cannot be read"):
             other.append([taking("run", seq)])
     assert any("cannot be read" in text for text in other.check())
     assert in_database(mine) == 3
@@ -181,6 +202,7 @@ def test_an_owner_whose_tail_is_lost_can_be_forgotten_once_it_has_no_run(mine: S
         other.retire(ME)
     found = other.found("run")
     assert other.set_aside(repair("run", rows=4, good=3)._replace(found=found[0])) is True
+    assert other.check() == [], "nothing of it is missed any more"
     other.retire(ME)
     assert other.check() == []
 
@@ -257,11 +279,36 @@ def test_a_store_that_was_copied_without_its_tail_does_not_go_on_without_the_las
     killed: Path, path: Path, tmp_path: Path, what: str
 ) -> None:
     killed.unlink() if what == "missing" else killed.write_bytes(b"")
-    with pytest.raises(hf.Damaged, match="the others are missing"):
+    with pytest.raises(hf.Damaged, match=f"{killed.name}, which is missing, or is not what was written. If there is a copy, put it back"):
         hf.run(errand, str(tmp_path / "ledger"), 10, run_id="run", store=path)
     with hf.Holdfast(path) as app:
         assert [verdict.good for verdict in app.check("run")] == [False]
         assert any("is missing, or is not what was written" in text for text in app.store.check())
         mended = app.repair("run", dry_run=False, by="ann")
         assert (mended.status, mended.unreadable) == ("blocked", 1)
+        assert killed.name in mended.what
         assert [verdict.good for verdict in app.check("run")] == [True]
+
+
+def test_a_database_that_does_not_know_what_a_tail_beside_it_holds_is_refused(killed: Path, path: Path, tmp_path: Path) -> None:
+    """As it is when it was copied without its log."""
+    (tmp_path / "copy").mkdir()
+    shutil.copytree(killed.parent, tmp_path / "copy" / "runs.db.owners")
+    shutil.copy(path, tmp_path / "copy" / "runs.db")
+    with pytest.raises(StoreDamaged, match=r"records of run 'run' that the database does not have: it was copied without the log") as told:
+        hf.run(errand, str(tmp_path / "ledger"), 10, run_id="run", store=tmp_path / "copy" / "runs.db")
+    assert str(tmp_path / "copy" / "runs.db.owners" / killed.name) in str(told.value)
+    shutil.copy(f"{path}-wal", tmp_path / "copy" / "runs.db-wal")
+    assert hf.run(errand, str(tmp_path / "ledger"), 10, run_id="run", store=tmp_path / "copy" / "runs.db") == 12
+    assert rounds(tmp_path) == [*range(10), *range(12)]
+
+
+def test_a_file_that_nobody_names_and_that_the_database_knows_keeps_nobody_out(killed: Path, path: Path, tmp_path: Path) -> None:
+    left = shutil.copy(killed, tmp_path / "left")
+    assert hf.run(errand, str(tmp_path / "ledger"), 10, run_id="run", store=path) == 12
+    shutil.copy(left, killed)
+    with hf.Holdfast(path) as app:
+        assert [verdict.good for verdict in app.check()] == [True]
+        assert app.prune(hf.Retention(max_age=0), dry_run=False).removed
+    with hf.Holdfast(path) as app:
+        assert app.runs() == []

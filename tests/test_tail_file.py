@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from holdfast.store import Row
 from holdfast.stores import _tail_file
-from holdfast.stores._tail_file import BLOCK, LARGEST, SIZE, Frame, Tail, TailDamaged, close, contents
+from holdfast.stores._tail_file import BLOCK, LARGEST, SIZE, Contents, Frame, Tail, TailDamaged, close, contents
 from holdfast.testing.sample import examples
 
 NUMBERS = st.integers(0, 2**63 - 1)
@@ -54,7 +54,7 @@ def test_what_is_added_comes_back_as_it_was(tmp_path: Path, added: list[Frame]) 
     tail = Tail(path)
     try:
         assert all(tail.add(one) for one in added)
-        assert contents(path) == tail.contents() == (added, [])
+        assert contents(path) == tail.contents() == Contents(added, [])
     finally:
         tail.remove()
     assert not path.exists()
@@ -105,6 +105,40 @@ def test_a_torn_frame_is_the_end(path: Path) -> None:
     assert seqs(path) == ([1, 2], [])
 
 
+@pytest.mark.parametrize("generations", [1, 2])
+@pytest.mark.parametrize("frames", [1, 3])
+def test_a_last_frame_that_was_written_since_the_machine_started_and_cannot_be_read_is_told(
+    path: Path, generations: int, frames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tail = Tail(path)
+    for generation in range(generations):
+        for seq in range(1, frames + 1):
+            tail.add(frame(10 * generation + seq))
+        if generation + 1 < generations:
+            tail.add(frame(9))
+            tail.begin_anew()
+    assert not contents(path).broken
+    last = frames * BLOCK
+    size = int.from_bytes(path.read_bytes()[last + 4 : last + 8], "little")
+    unseen = []
+    for offset in range(last, last + size):
+        changed(path, offset)
+        unseen += [] if contents(path).broken else [offset - last]
+        changed(path, offset)
+    assert unseen == [6, 7], "the frame seems to be of many blocks, a part of which a killed process may have written"
+    changed(path, last + 50)
+    monkeypatch.setattr(_tail_file, "BOOT", path.with_name("another"))
+    _tail_file.BOOT.write_text("another start\n")
+    assert not contents(path).broken, "the power may have gone while it was written"
+
+
+def test_a_frame_of_many_blocks_may_be_left_in_part(path: Path) -> None:
+    tail = Tail(path)
+    tail.add(frame(1, size=5000))
+    changed(path, 2 * BLOCK + 50)
+    assert contents(path) == Contents([], [])
+
+
 def test_what_stands_behind_a_damaged_frame_is_told(path: Path) -> None:
     tail = Tail(path)
     for seq in (1, 2, 3):
@@ -122,11 +156,13 @@ def test_gaps_are_counted(path: Path) -> None:
     assert [(gaps, one.seq) for gaps, one in contents(path).behind] == [(1, 2), (2, 4), (2, 5), (2, 6)]
 
 
-def test_a_file_that_is_no_tail_any_more_is_damaged(path: Path) -> None:
-    Tail(path).add(frame(1))
+def test_a_file_that_is_no_tail_any_more_is_damaged_unless_its_frames_can_be_read(path: Path) -> None:
+    tail = Tail(path)
     changed(path, 3)
     with pytest.raises(TailDamaged):
         contents(path)
+    tail.add(frame(1))
+    assert seqs(path) == ([1], [])
     path.write_bytes(b"")
     with pytest.raises(TailDamaged):
         contents(path)

@@ -355,7 +355,7 @@ def repair_page(mending: Mending, setting: Setting) -> Page:
     for doubt in mending.doubts:
         page += [Line(f"in doubt: {doubt}", "yellow")]
     if mending.unreadable:
-        unread = f"{count(mending.unreadable, 'record')} could not be read: an effect may have happened that is not known"
+        unread = f"At least {count(mending.unreadable, 'record')} could not be read: an effect may have happened that is not known"
         page += [Line(f"{unread}. Look outside before it goes on", "bold red")]
     onward = f"show {mending.run_id}" if mending.status in ("done", "cancelled") else f"resume {mending.run_id} --here APP.py"
     following = f"holdfast {onward}" if mending.done else f"holdfast check {mending.run_id} --repair"

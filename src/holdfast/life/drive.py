@@ -51,6 +51,8 @@ async def step_async(call: Call) -> Any:
         _enter(run, scope)
         task = asyncio.current_task()
         try:
+            if task is not None and task.cancelling() and not scope.cause():
+                await asyncio.sleep(0)  # Ctrl-C while a `def` body blocked the loop: it comes before anything of this step is recorded
             begun = begin(call) if scope.task is task else life(call)
             if not isinstance(begun, Body):
                 return await _carried_async(begun, run, scope, task)

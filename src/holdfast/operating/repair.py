@@ -181,6 +181,8 @@ def _examined(run_id: str, head: Head | None, rows: Sequence[Row], *, unread: Da
             good.append(each)  # noqa: PERF402 (what was good before the damage is kept)
     except Damaged as error:
         damage = error if head is not None or len(good) < len(rows) else Damaged(run_id, len(good) + 1, "its head is gone")
+        if unread is not None and unread.seq == damage.seq and unread.what != POINTERS:
+            damage = unread  # the store knows why
     else:
         if unread is None:
             raise Refusal(f"run {run_id!r} is not damaged; nothing was changed")

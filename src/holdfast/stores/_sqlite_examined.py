@@ -87,6 +87,12 @@ def damaged_pages(said: str) -> Finding:
     return Finding(topic="durability", what=PAGES, value="damaged", grade="bad", meaning=meaning, advice=advice)
 
 
+def damaged_tail(said: str) -> Finding:
+    """What a process recorded last is missing, or is not what was written."""
+    advice = "if there is a copy of that file, put it back; then see which runs are damaged: holdfast check --all (docs/damage.md)"
+    return Finding(topic="durability", what="what was recorded last", value="damaged", grade="bad", meaning=said, advice=advice)
+
+
 def _log(path: Path) -> list[Finding]:
     log = path.with_name(f"{path.name}-wal")
     size = log.stat().st_size if log.exists() else 0

@@ -37,6 +37,7 @@ TAILS = "SELECT owner, tail FROM owners WHERE tail > 0 ORDER BY owner"
 NAME_TAIL = "UPDATE owners SET tail = ? WHERE owner = ?"
 IDLE = "SELECT owner, tail FROM owners WHERE tail > 0 AND owner NOT IN (SELECT owner FROM runs WHERE owner IS NOT NULL)"
 OWNS = "SELECT 1 FROM runs WHERE owner = ? LIMIT 1"
+PRUNED = "SELECT 1 FROM pruned WHERE run_id = ?"
 STANDS = "SELECT created_us, epoch, seq, digest FROM runs WHERE run_id = ?"
 
 WANTED_AFTER = 2
@@ -57,6 +58,18 @@ class Kept(NamedTuple):
 
     named: Named
     contents: Contents | None
+    path: Path
+
+
+class Laid(NamedTuple):
+    """What the database says of a run, with what the tail of its owner holds laid over it: the head, and the rows that are only there.
+
+    Where something is missing, `lost` says what, and the head stands behind more rows than there are.
+    """
+
+    head: Head
+    rows: list[Row]
+    lost: str = ""
 
 
 class Misfit(Exception):
@@ -66,8 +79,8 @@ class Misfit(Exception):
 class Tails:
     """The tails of one store: that of this process, and the way to everybody else's. Whoever calls what writes has the store's seat."""
 
-    def __init__(self, folder: Path, url: str) -> None:
-        self._folder, self._url = folder, url
+    def __init__(self, folder: Path, url: str, is_dead: Callable[[str], bool]) -> None:
+        self._folder, self._url, self._is_dead = folder, url, is_dead
         self.owner, self._number = "", 0
         self._own: Tail | None = None
         self._known: dict[str, Head] = {}
@@ -121,7 +134,7 @@ class Tails:
         """The transaction is committed, and these are in it."""
         reach("tail.settled")
         own = self._own
-        if self._fresh is not None or (own is not None and own.is_broken()):
+        if self._fresh is not None or (own is not None and own.is_let_go()):
             self._known.clear()  # first: what was known before a tail was named is not known to whoever took a run away
             self._own, self._fresh = self._fresh, None
         elif own is not None and own.is_used():
@@ -139,10 +152,10 @@ class Tails:
         """Whether this process has a tail that is named."""
         return self._own is not None or self._fresh is not None
 
-    def sweep(self, cursor: apsw.Cursor, is_dead: Callable[[str], bool], before_s: float) -> None:
+    def sweep(self, cursor: apsw.Cursor, before_s: float) -> None:
         """Remove what crashes left and nobody needs: tails of dead owners that have no run, and old files that nobody names."""
         for named in [Named._make(found) for found in cursor.execute(IDLE)]:
-            if is_dead(named.owner):
+            if self._is_dead(named.owner):
                 self._take_in(cursor, named)
         there = {self._path(named) for named in named_in(cursor)}
         for path in self._folder.glob("*.tail"):
@@ -167,9 +180,9 @@ class Tails:
     def kept(self, named: Named) -> Kept:
         """What a tail holds now."""
         try:
-            return Kept(named, self._contents(named))
+            return Kept(named, self._contents(named), self._path(named))
         except StoreDamaged:
-            return Kept(named, None)
+            return Kept(named, None, self._path(named))
 
     def closed(self, cursor: apsw.Cursor, run_id: str) -> Kept | None:
         """What the tail of a run's owner holds, who adds nothing to it from now on; it stays as it is for its other runs."""
@@ -185,19 +198,41 @@ class Tails:
         """What is wrong with any of them, in plain words."""
         wrong = []
         for one in kept:
-            if not is_named(cursor, one.named):
+            if not is_named(cursor, one.named) or cursor.execute(OWNS, (one.named.owner,)).fetchone() is None:
                 continue
             if one.contents is None:
                 wrong.append(f"{self._path(one.named)} {_GONE}, and {one.named.owner} has recorded there what it recorded last")
-            elif _gap(cursor, one.contents):
+            elif one.contents.broken or _gap(cursor, one.contents):
                 wrong.append(f"{self._path(one.named)} is damaged, and {one.named.owner} has recorded there what it recorded last: {_HOLE}")
         return wrong
+
+    def unnamed(self, cursor: apsw.Cursor) -> dict[Path, Contents]:
+        """What is in files that nobody names: those of a process that is about to name one are empty."""
+        there = sorted(self._folder.glob("*.tail"))
+        named = {self._path(one) for one in named_in(cursor)} if there else set()
+        found = {}
+        for path in there:
+            if path not in named:
+                with suppress(OSError, TailDamaged):
+                    found[path] = _tail_file.contents(path)
+        return found
+
+    def refuse_strays(self, cursor: apsw.Cursor, unnamed: dict[Path, Contents]) -> None:
+        """Where a file that nobody names holds what the database does not know, the database is not the one that it belongs to."""
+        named = {self._path(one) for one in named_in(cursor)}
+        for path, held in unnamed.items():
+            for frame in held.frames if path not in named else ():
+                stands = cursor.execute(STANDS, (frame.run_id,)).fetchone()
+                removed = stands is None and cursor.execute(PRUNED, (frame.run_id,)).fetchone() is not None
+                if not removed and (stands is None or _is_new(frame, *stands[:3])):
+                    raise StoreDamaged(self._url, f"{path} holds records of run {frame.run_id!r} that the database does not have{_STRAY}")
 
     def _path(self, named: Named) -> Path:
         return self._folder / f"{quote(named.owner, safe='')}.{named.number}.tail"
 
     def _contents(self, named: Named) -> Contents:
-        return self._read(named, lambda: _tail_file.contents(self._path(named)))
+        found = self._read(named, lambda: _tail_file.contents(self._path(named)))
+        return found._replace(broken=found.broken and self._is_dead(named.owner))  # of one that lives it may be under way
 
     def _read(self, named: Named, read: Callable[[], Contents]) -> Contents:
         try:
@@ -223,13 +258,13 @@ class Tails:
         self._emptied.append(path)
 
     def _settle_own(self, cursor: apsw.Cursor) -> None:
-        """Bring the own tail in; one that is closed or broken, or whose owner leaves, ends here, whatever becomes of the transaction."""
+        """Bring the own tail in; one that is closed or let go of, or whose owner leaves, ends here, whatever becomes of the transaction."""
         own, named = self._own, Named(self.owner, self._number)
         if own is None:
             return
         if own.is_used():
             self._bring_in(cursor, named, self._read(named, own.contents))
-        if self._leaves or own.is_broken() or own.is_closed():
+        if self._leaves or own.is_let_go() or own.is_removed() or own.is_closed():
             own.let_go()
             cursor.execute(NAME_TAIL, (0, self.owner))
             self._emptied.append(own.path)
@@ -240,7 +275,7 @@ class Tails:
                 _add(cursor, run_id, frames)
         except Misfit as error:
             raise self._damaged(named, f"is damaged: {error}") from error
-        if _gap(cursor, held):
+        if held.broken or _gap(cursor, held):
             raise self._damaged(named, f"is damaged: {_HOLE}")
 
     def _want(self, cursor: apsw.Cursor) -> None:
@@ -271,8 +306,12 @@ class Tails:
         return StoreDamaged(self._url, f"{reason}; nothing was changed. {KEEP_A_COPY}")
 
 
+_STRAY = (
+    ": it was copied without the log beside it (-wal), or is an older copy; nothing was changed. Put the files back that belong together; "
+    "or, to give those records up and have everything in them done once more, move that file away"
+)
 _GONE = "is missing, or is not what was written"
-_HOLE = "a record in the middle of it cannot be read"
+_HOLE = "a record in it cannot be read"
 
 
 def tail_of(cursor: apsw.Cursor, run_id: str) -> Named | None:
@@ -291,24 +330,23 @@ def named_in(cursor: apsw.Cursor, owners: Collection[str | None] | None = None) 
     return found if owners is None else [named for named in found if named.owner in owners]
 
 
-def laid_over(cursor: apsw.Cursor, head: Head, kept: Kept | None) -> tuple[Head, list[Row]]:
-    """The head as it stands with what the tail of its owner holds, and the rows that the database does not know yet.
-
-    Where something is missing there, the head stands behind more rows than there are, so that whoever verifies them finds out.
-    """
+def laid_over(cursor: apsw.Cursor, head: Head, kept: Kept | None) -> Laid:
+    """Lay what the tail of its owner holds over the head of a run."""
     stands: tuple[object, ...] = head.created_us, head.epoch, head.seq
     if kept is None or head.owner != kept.named.owner or not all(isinstance(each, int) for each in stands):
-        return head, []
+        return Laid(head, [])
     if kept.contents is None:
-        return _beyond(head) if is_named(cursor, kept.named) else head, []
+        lost = f"what its process recorded last stood in {kept.path}, which {_GONE}. If there is a copy, put it back: a repair gives it up"
+        return Laid(_beyond(head), [], lost) if is_named(cursor, kept.named) else Laid(head, [])
     everything = [*((0, frame) for frame in kept.contents.frames), *kept.contents.behind]
     mine = [(gaps, one) for gaps, one in everything if one.run_id == head.run_id and _is_new(one, head.created_us, head.epoch, head.seq)]
+    rows = [row for _, frame in mine for row in frame.rows]
     if mine:
         last = mine[-1][1]
         head = head._replace(seq=last.seq, digest=last.digest, updated_us=last.updated_us)
-    if _gap(cursor, kept.contents) > (mine[-1][0] if mine else 0):
-        head = _beyond(head)
-    return head, [row for _, frame in mine for row in frame.rows]
+    if kept.contents.broken or _gap(cursor, kept.contents) > (mine[-1][0] if mine else 0):
+        return Laid(_beyond(head), rows, f"a record in {kept.path} cannot be read, and may be of this run")
+    return Laid(head, rows)
 
 
 def _beyond(head: Head) -> Head:

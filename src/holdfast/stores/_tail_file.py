@@ -8,7 +8,7 @@
   The owner looks whether it is closed when a frame has been flushed, before it is acknowledged: so either the other one has read the frame,
   or nobody relies on it.
 - A frame that cannot be read is the end, as a frame that was under way when the power went must be. Where frames follow it that the
-  database does not know, it was damaged later.
+  database does not know, or the machine has not been started anew since, it was damaged later: no process that is killed tears a block.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ LARGEST = 16 * BLOCK
 MAGIC = b"holdfast tail 1\n"
 UNKNOWN = SIZE + 1
 """Where a tail ends of which that is not known."""
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""Tells this start of the machine from all others; it stands behind the magic."""
 CLOSED_AT = 512
 """In a sector of its own: the owner writes the one before it."""
 
@@ -66,6 +68,8 @@ class Contents(NamedTuple):
 
     frames: list[Frame]
     behind: list[tuple[int, Frame]]
+    broken: bool = False
+    """Whether a frame that was begun in this start of the machine stands behind the last one, and cannot be read."""
 
 
 class TailDamaged(Exception):
@@ -81,7 +85,7 @@ class Tail:
         self._frames: list[Frame] = []
         self._generation, self._at = 1, BLOCK
         try:
-            _write(self._fd, MAGIC.ljust(SIZE, b"\0"), 0)
+            _write(self._fd, (MAGIC + _boot()).ljust(SIZE, b"\0"), 0)
             os.fsync(self._fd)
             for folder in (path.parent, path.parent.parent):  # the folder of tails may be as new as this one
                 _flush_folder(folder)
@@ -132,9 +136,13 @@ class Tail:
         """Whether somebody has closed it."""
         return self._shared[CLOSED_AT] != 0
 
-    def is_broken(self) -> bool:
-        """Whether it was let go of."""
+    def is_let_go(self) -> bool:
+        """Whether nothing more can be added to it."""
         return self._fd < 0
+
+    def is_removed(self) -> bool:
+        """Whether somebody has removed the file."""
+        return not self.is_let_go() and os.fstat(self._fd).st_nlink == 0
 
     def begin_anew(self) -> None:
         """The database has everything. Until there is another frame, what is read a second time is known there."""
@@ -196,10 +204,34 @@ def encoded(frame: Frame, generation: int) -> bytes:
 
 def _contents(fd: int) -> Contents:
     data = _read(fd)
-    if not data.startswith(MAGIC):
-        raise TailDamaged("its first block is not what was written")
     found = list(_all_frames(data))
-    return Contents([frame for gaps, frame in found if not gaps], [(gaps, frame) for gaps, frame in found if gaps])
+    if not data.startswith(MAGIC) and not found:
+        raise TailDamaged("its first block is not what was written")
+    first = [one for one in found if not one.gaps]
+    end, generation = (first[-1].end, first[-1].generation) if first else (BLOCK, max((one.generation for one in found), default=0) + 1)
+    is_last = all(one.generation != generation for one in found if one.gaps)
+    broken = is_last and data.startswith(MAGIC + _boot()) and _is_begun(data, end, generation)
+    return Contents([one.frame for one in first], [(one.gaps, one.frame) for one in found if one.gaps], broken)
+
+
+def _boot() -> bytes:
+    try:
+        return BOOT.read_bytes()
+    except OSError:
+        return b"\0"  # the system does not tell, and no tail begins like this
+
+
+def _is_begun(data: bytes, at: int, generation: int) -> bool:
+    """Whether a frame of this generation was written there, which cannot be read: it says so, or would if only that were not damaged.
+
+    Only of one block: a process that is killed in the middle of writing more than that may leave a part of it.
+    """
+    start = at + _SUM.size
+    if start + _FRAME.size > len(data):
+        return False
+    size, said, *_ = _FRAME.unpack_from(data, start)
+    mended = data[start : start + 4] + generation.to_bytes(8, "little") + data[start + 12 : at + size]
+    return bool(0 < size <= BLOCK and (said == generation or zlib.crc32(mended) == _SUM.unpack_from(data, at)[0]))
 
 
 def _read(fd: int) -> bytes:
@@ -211,8 +243,17 @@ def _read(fd: int) -> bytes:
     return data
 
 
-def _all_frames(data: bytes) -> Iterator[tuple[int, Frame]]:
-    """The frames in their order, each with the gaps before it: places that cannot be read, and changes of the generation."""
+class _Found(NamedTuple):
+    """A frame in the file: how many gaps are before it, its generation, and where the next one begins."""
+
+    frame: Frame
+    gaps: int
+    generation: int
+    end: int
+
+
+def _all_frames(data: bytes) -> Iterator[_Found]:
+    """The frames in their order; a gap is a place that cannot be read, or a change of the generation."""
     at, gaps, last = BLOCK, 0, 0
     while at < len(data):
         found = _decoded(data, at)
@@ -221,7 +262,7 @@ def _all_frames(data: bytes) -> Iterator[tuple[int, Frame]]:
             continue
         frame, generation, at = found
         gaps, last = gaps + (generation != (last or generation)), generation
-        yield gaps, frame
+        yield _Found(frame, gaps, generation, at)
 
 
 def _decoded(data: bytes, at: int) -> tuple[Frame, int, int] | None:

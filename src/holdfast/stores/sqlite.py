@@ -17,7 +17,7 @@ from typing import BinaryIO, Self
 import apsw
 
 from holdfast._clock import Clock, SystemClock
-from holdfast.errors import StoreDamaged, StoreError
+from holdfast.errors import Damaged, StoreDamaged, StoreError
 from holdfast.store import (
     Append,
     Aside,
@@ -48,7 +48,7 @@ from holdfast.stores._owners import OwnerLocks
 from holdfast.stores._sqlite_append import append, head_of
 from holdfast.stores._sqlite_aside import ADD_ROW, found_head, found_rows, move, moved
 from holdfast.stores._sqlite_check import findings, pages, sealed, unsealed
-from holdfast.stores._sqlite_examined import damaged_pages, examined, pages_examined
+from holdfast.stores._sqlite_examined import damaged_pages, damaged_tail, examined, pages_examined
 from holdfast.stores._sqlite_file import BUSY_LIMIT_MS, additions, bring_up_to_date, is_missing, prepare
 from holdfast.stores._sqlite_heads import is_newest_first, listed
 from holdfast.stores._sqlite_line import Line
@@ -97,12 +97,17 @@ class SqliteStore:
         self._locks = OwnerLocks(self.path.with_name(f"{self.path.name}.owners"))
         self._live = LiveFiles(self.path.with_name(f"{self.path.name}.live"), self._rests)
         self._blobs = BlobFiles(self.path.with_name(f"{self.path.name}.blobs"))
-        self._tails = Tails(self.path.with_name(f"{self.path.name}.owners"), self.url)
+        self._tails = Tails(self.path.with_name(f"{self.path.name}.owners"), self.url, self._locks.proves_dead)
         with self._reader.transaction() as cursor:  # whatever is wrong with the file is said now, not at the first append
             complete = not additions(cursor)
         if not complete:
             with self._writer.transaction() as cursor:
                 bring_up_to_date(cursor)
+        with self._reader.transaction() as cursor:
+            unnamed = self._tails.unnamed(cursor)
+        if unnamed:
+            with self._reader.transaction() as cursor:
+                self._tails.refuse_strays(cursor, unnamed)
         self._live.sweep()
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
@@ -130,7 +135,7 @@ class SqliteStore:
         named = stale.head and tail_of(cursor, stale.head.run_id)
         if not stale.head or not named or named.owner == self._tails.owner:
             return stale
-        return stale._replace(head=laid_over(cursor, stale.head, self._tails.kept(named))[0])
+        return stale._replace(head=laid_over(cursor, stale.head, self._tails.kept(named)).head)
 
     def _moving(self, *run_ids: str, owner: str = "") -> _Moving:
         """A transaction that changes what these runs are, or forgets this owner."""
@@ -148,14 +153,16 @@ class SqliteStore:
             rows, last = _walked(cursor, run_id, seq), _number(head.seq)
             if seq + len(rows) != last and not seq > last > 0 and seq + len(rows) + gaps(cursor, run_id, seq) != last:
                 rows = [row for _, row in found_rows(cursor, run_id) if not seq or _number(row.seq) > seq]
-            head, more = laid_over(cursor, head, kept)
+            head, more, lost = laid_over(cursor, head, kept)
+        if lost:
+            raise Damaged(run_id, head.seq, lost)
         return head, [*rows, *(row for row in more if row.seq > seq)] if more else rows
 
     def head(self, run_id: str) -> Head | None:
         kept = self._kept_of(run_id)
         with self._reader.transaction() as cursor:
             head = head_of(cursor, run_id)
-            return None if head is None else laid_over(cursor, head, kept)[0]
+            return None if head is None else laid_over(cursor, head, kept).head
 
     def heads(self, query: Query) -> list[Head]:
         if query.idle_before_us is not None:
@@ -168,7 +175,7 @@ class SqliteStore:
                 unread = [named for named in named_in(cursor, {head.owner for head in found}) if named not in kept]
                 if not unread:
                     of = {named.owner: one for named, one in kept.items()}
-                    found = [laid_over(cursor, head, of.get(head.owner or ""))[0] for head in found]
+                    found = [laid_over(cursor, head, of.get(head.owner or "")).head for head in found]
                     break
             kept |= {named: self._tails.kept(named) for named in unread}
         if is_newest_first(query):
@@ -234,7 +241,7 @@ class SqliteStore:
         try:
             with os_errors(self.url), self._moving() as moving:
                 moving.cursor.execute("INSERT INTO owners (owner, beat) VALUES (?, 1)", (owner,))
-                self._tails.sweep(moving.cursor, self._locks.proves_dead, SystemClock().now_us() / 1e6 - LEFT_S)
+                self._tails.sweep(moving.cursor, SystemClock().now_us() / 1e6 - LEFT_S)
         except StoreError:
             self._locks.release(owner)
             raise
@@ -283,23 +290,28 @@ class SqliteStore:
         self._reader.refuse_if_gone()
         with closing(Line(self.path, self.url, "BEGIN")) as line:
             try:
-                with line.transaction() as cursor:
-                    named = named_in(cursor)
-                kept = [self._tails.kept(one) for one in named]  # and then the database
+                kept = self._all_kept(line)
                 with line.transaction() as cursor:
                     return findings(cursor) or self._tails.findings(cursor, kept)
             except StoreDamaged as error:
                 return [error.reason]
 
+    def _all_kept(self, line: Line) -> list[Kept]:
+        """What all tails hold, read before the database is."""
+        with line.transaction() as cursor:
+            named = named_in(cursor)
+        return [self._tails.kept(one) for one in named]
+
     def examine(self, clock: Clock) -> list[Finding]:
         return [*examined(self._writer, self._reader, self.path, self.url, clock), *self._pages_examined()]
 
     def _pages_examined(self) -> list[Finding]:
-        """Whether the file is whole, as far as SQLite sees; read beside all who write."""
+        """Whether the file is whole, as far as SQLite sees, and the tails; read beside all who write."""
         with closing(Line(self.path, self.url, "BEGIN")) as line:
             try:
+                kept = self._all_kept(line)
                 with line.transaction() as cursor:
-                    return [pages_examined(cursor)]
+                    return [pages_examined(cursor), *map(damaged_tail, self._tails.findings(cursor, kept))]
             except StoreDamaged as error:
                 return [damaged_pages(error.reason)]
 
@@ -309,7 +321,7 @@ class SqliteStore:
             head, rows = found_head(cursor, run_id), [row for _, row in found_rows(cursor, run_id)]
             if head is None:
                 return head, rows
-            head, more = laid_over(cursor, head, kept)
+            head, more, _ = laid_over(cursor, head, kept)
             return head, [*rows, *more]
 
     def set_aside(self, repair: Repair) -> bool:
@@ -334,7 +346,7 @@ class SqliteStore:
         kept, stands = self._tails.closed(cursor, repair.run_id), found_head(cursor, repair.run_id)
         if stands is None:
             return repair
-        head, more = laid_over(cursor, stands, kept)
+        head, more, _ = laid_over(cursor, stands, kept)
         if head != repair.found:
             return None
         cursor.executemany(ADD_ROW, [(repair.run_id, *row) for row in more])
