@@ -47,6 +47,7 @@ def test_a_tail_that_is_missing_is_said_and_nothing_goes_on_without_it(mine: Sql
     file.unlink()
     assert lacks(other)
     assert [found.run_id for found in other.heads(Query())] == ["run"]
+    assert [found.run_id for found in other.heads(Query(idle_before_us=100))] == ["run"]
     for seq in (3, 4):
         with pytest.raises(StoreDamaged, match=r"me\.1\.tail, which holds what me has recorded last, is missing"):
             other.append([taking("run", seq)])

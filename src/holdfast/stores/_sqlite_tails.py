@@ -172,10 +172,11 @@ class Tails:
             self._known.clear()
 
     def bring_all_in(self, cursor: apsw.Cursor) -> None:
-        """Bring in what all tails hold, and leave them to their owners."""
+        """Bring in what all tails hold, as far as they are whole, and leave them to their owners."""
         for named in named_in(cursor):
             if named.owner != self.owner:
-                self._bring_in(cursor, named, self._contents(named))
+                with suppress(StoreDamaged):  # whoever loads a run of that owner is told
+                    self._bring_in(cursor, named, self._contents(named))
 
     def kept(self, named: Named) -> Kept:
         """What a tail holds now."""
