@@ -114,11 +114,11 @@ agent.Client.call = lambda self, method, *rest, **more: [] if method == "GET" el
 agent.main()
 """
 LOST_JOURNAL = """
-import pathlib, sys
+import pathlib, shutil, sys
 from holdfast.demo import agent
 store = pathlib.Path(sys.argv[sys.argv.index("--store") + 1])
 for file in store.parent.iterdir():
-    file.unlink() if file.is_file() else None
+    file.unlink() if file.is_file() else shutil.rmtree(file) if file.name.startswith(store.name) else None
 agent.main()
 """
 BOOKS_TWICE = """

@@ -127,6 +127,15 @@ def test_ctrl_c_tells_of_an_effect_that_it_broke_off() -> None:
     )
 
 
+@pytest.fixture
+def _ctrl_c_is_heard() -> Iterator[None]:
+    """Also in a process that a shell has put into the background, where it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c_is_heard")
 def test_ctrl_c_in_a_blocking_body_of_an_async_agent_leaves_no_doubt_about_the_effect_behind_it() -> None:
     sent: list[str] = []
 
