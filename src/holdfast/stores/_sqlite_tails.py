@@ -308,8 +308,8 @@ class Tails:
 
 
 _STRAY = (
-    ": it was copied without the log beside it (-wal), or is an older copy; nothing was changed. Put the files back that belong together; "
-    "or, to give those records up and have everything in them done once more, move that file away"
+    ": it was made anew, copied without the log beside it (-wal), or is an older copy; nothing was changed. Put the files back that belong "
+    "together; or, to give those records up and have everything in them done once more, move that file away"
 )
 _GONE = "is missing, or is not what was written"
 _HOLE = "a record in it cannot be read"
