@@ -192,29 +192,36 @@ def test_a_frame_of_an_earlier_generation_in_the_middle_is_a_gap(path: Path) -> 
     assert ([one.seq for one in found.frames], [(gaps, one.seq) for gaps, one in found.behind]) == ([4], [(1, 2), (2, 6)])
 
 
-def test_who_reads_while_frames_are_added_sees_no_gap(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    tail, more = Tail(path), iter(range(3, 100))
-    for seq in (1, 2):
+@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("block", [1, 2, 3, 5])
+def test_who_reads_while_frames_are_added_sees_no_gap(path: Path, monkeypatch: pytest.MonkeyPatch, block: int, *, anew: bool) -> None:
+    tail = Tail(path)
+    before = block + 3 if anew else block - 1
+    for seq in range(1, before + 1):
         tail.add(frame(seq))
 
     class Adding:
-        """`os`, in which the owner adds a frame, and now and then begins anew, before each block that somebody reads."""
+        """`os`, in which the owner adds frames, to that block and behind it, as soon as somebody has read the block."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(os, name)
 
         def pread(self, fd: int, size: int, at: int) -> bytes:
-            if at <= 60 * BLOCK and (seq := next(more, 0)):
-                if seq % 20 == 0:
+            data = os.pread(fd, size, at)
+            if at == block * BLOCK and not added:
+                if anew:
                     tail.begin_anew()
-                tail.add(frame(seq))
-            return os.pread(fd, size, at)
+                added.extend(range(before + 1, before + 3 + (block if anew else 0)))
+                assert all(tail.add(frame(seq)) for seq in added)
+            return data
 
+    added: list[int] = []
     monkeypatch.setattr(_tail_file, "os", Adding())
     found = contents(path)
     seen = [one.seq for one in found.frames]
-    assert seen == list(range(seen[0], seen[0] + len(seen)))
-    assert all(one.seq < seen[0] for _, one in found.behind), "what the database has"
+    assert added
+    assert seen == list(range(seen[0], seen[0] + len(seen))) if seen else before == 0
+    assert all(one.seq <= before for _, one in found.behind), "what the database has"
 
 
 def test_the_owner_sees_at_once_that_it_is_closed(path: Path) -> None:
