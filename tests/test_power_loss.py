@@ -368,3 +368,12 @@ def test_with_fewer_flushes_acknowledged_records_are_lost(tmp_path: Path, seed: 
         before, log = recorded(tmp_path)
     _, wrong = cut_everywhere(before, log, tmp_path, seed)
     assert len([line for line in wrong if ": lost: " in line]) > 10, f"seed {seed}: {wrong}"
+
+
+def test_without_the_flush_of_a_tail_acknowledged_records_are_lost(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(RecordingOs, "fdatasync", lambda *_: None)
+        before, log = recorded(tmp_path)
+    assert any(isinstance(event, Write) and event.file.endswith(".tail") and event.offset for event in log)
+    _, wrong = cut_everywhere(before, log, tmp_path, seed)
+    assert len([line for line in wrong if ": lost: " in line]) > 10, f"seed {seed}: {wrong}"

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from holdfast.errors import StoreError
 from holdfast.store import FORMAT
-from holdfast.stores.opening import POSTGRES, open_store
+from holdfast.stores._sqlite_file import FORMAT as SQLITE_FORMAT
+from holdfast.stores.opening import POSTGRES, SQLITE, open_store
 
 
 class Migration(NamedTuple):
@@ -40,4 +41,5 @@ def migrated(url: str, *, dry_run: bool) -> Migration:
         files = postgres.outstanding(url) if dry_run else postgres.migrate(url)
         return Migration(shown, files, f"version {postgres.VERSION} of its tables", dry_run)
     with closing(open_store(url)) as store:
-        return Migration(store.url, [], f"format {FORMAT}", dry_run)
+        version = SQLITE_FORMAT if store.url.startswith(SQLITE) else FORMAT
+        return Migration(store.url, [], f"format {version}", dry_run)
