@@ -182,6 +182,11 @@ def test_who_lost_its_run_before_it_had_a_tail_adds_nothing_to_it(mine: SqliteSt
     assert seqs(other, "lost") == [1, 2, 3]
 
 
+def interrupts(*_: object) -> None:
+    """Ctrl-C."""
+    raise KeyboardInterrupt
+
+
 MOMENTS = {
     "before it writes": ("pwrite", True),
     "after it has written": ("pwrite", False),
@@ -440,9 +445,6 @@ def test_an_append_that_was_interrupted_is_found_out_before_anything_follows_it(
     appended(mine, "run", 9)
     appended(mine, "more", 4)
 
-    def interrupts() -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         meddled(mine, "after it has written", interrupts, monkeypatch)
     assert mine.append([on("more", 4)]) == [None]
@@ -455,9 +457,6 @@ def test_what_was_interrupted_is_not_acknowledged_a_second_time_as_something_els
     mine: SqliteStore, other: SqliteStore, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     appended(mine, "run", 9)
-
-    def interrupts(*_: object) -> None:
-        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         if moment == "when it is there":
@@ -477,9 +476,6 @@ def test_a_thread_that_was_interrupted_in_a_transaction_does_not_keep_the_lock(
     mine: SqliteStore, other: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     appended(mine, "run", 9)
-
-    def interrupts(*_: object) -> None:
-        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         for name in ("commit", "end"):
@@ -519,9 +515,6 @@ def test_who_was_interrupted_while_it_left_adds_to_no_tail_that_nobody_names(
     mine: SqliteStore, other: SqliteStore, leaving: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     appended(mine, "run", 9)
-
-    def interrupts(*_: object) -> None:
-        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
         patch.setattr(_sqlite_tails.Tails, "settled", interrupts)
