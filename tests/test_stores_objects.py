@@ -55,15 +55,6 @@ def test_of_two_who_claim_a_run_at_once_one_is_refused(store: ObjectStore) -> No
             assert store.head(name) == other.head(name) == winner
 
 
-def test_a_value_of_64_megabytes_comes_back(store: ObjectStore) -> None:
-    value = b'"' + b"x" * (64 << 20) + b'"'
-    large = create("run")._replace(rows=[row(1, value=value)])
-    assert store.append([large]) == [None]
-    found = store.load("run")
-    assert found is not None
-    assert found[1] == large.rows
-
-
 def test_a_run_that_turned_into_another_generation_is_listed_once(store: ObjectStore) -> None:
     store.append([create("run", rows=3)])
     with closing(ObjectStore(store.url)) as other:

@@ -18,7 +18,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from agents_for_tests.forking import forked, prepare
+from agents_for_tests.forking import forked, prepare, prepare_commands
 from holdfast import _failpoints, sync
 from holdfast._clock import SystemClock
 from holdfast.cli import commands, working
@@ -95,6 +95,7 @@ def play(how: str, *words: str) -> None:
 
 if __name__ == "__main__":
     prepare()
+    prepare_commands()
     with socket.socket(fileno=int(sys.argv[1])) as served:
         child = serve(served)
     if child is not None:

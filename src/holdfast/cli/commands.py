@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -432,3 +432,9 @@ def demo() -> int:
 
 for _command in app.registered_commands:
     _command.cls = Bare
+
+
+@cache
+def everything() -> Any:
+    """All commands as one; their arguments are read from the code once."""
+    return typer.main.get_command(app)
