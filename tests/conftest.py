@@ -49,7 +49,7 @@ def _name_group(item: Any) -> None:
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     """For a sweep it is in memory, where there is room."""
-    from sweeping import in_memory
+    from places import in_memory
 
     if request.node.get_closest_marker("sweep") is None or (where := in_memory()) is None:
         yield tmp_path

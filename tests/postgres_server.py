@@ -22,6 +22,8 @@ from typing import Any
 
 import psycopg
 
+from places import in_memory
+
 HOST = "127.0.0.1"
 UNPRIVILEGED = "nobody"
 """PostgreSQL refuses to run as root."""
@@ -130,7 +132,7 @@ def shared(folder: Path) -> Iterator[str]:
     started: Server | None = None
     with _noted(folder) as note:
         if not note:
-            started = Server(Path(tempfile.mkdtemp(prefix="holdfast-pg-")))
+            started = Server(Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=in_memory())), "full_page_writes=off")
             note |= {"users": [], "url": started.url().partition("?")[0]}
         note["users"].append(os.getpid())
         url = note["url"]

@@ -33,20 +33,11 @@ RESTARTS = 4
 MOST = 100
 """Occurrences of one failpoint, or flushes, that an act has at the most."""
 
-ROOM = 1 << 30
-"""Bytes that must be free there: some machines have next to nothing."""
-
 Death: TypeAlias = dict[str, object]
 """What an order says of how its process is to die."""
 
 Home: TypeAlias = Callable[[Path], str]
 """From the folder of a case to the URL of its store."""
-
-
-def in_memory() -> Path | None:
-    """A folder whose flushes cost nothing, which is most of the time of a sweep; processes are killed there, and no power is cut."""
-    folder = Path("/dev/shm")
-    return folder if folder.is_dir() and shutil.disk_usage(folder).free > ROOM else None
 
 
 def sqlite_in(folder: Path) -> str:

@@ -14,7 +14,7 @@ import holdfast as hf
 from faulty_disk import Refusing, under
 from holdfast.errors import HoldfastError, StoreError, StoreFailed, StoreFull
 from holdfast.stores._os_errors import FAILED, FULL
-from sweeping import in_memory
+from places import in_memory
 
 POINTS_AT_LEAST = 60
 

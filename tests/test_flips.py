@@ -34,6 +34,7 @@ from holdfast.records.journal import Journal
 from holdfast.store import Query, Row
 from holdfast.stores._sqlite_check import findings
 from holdfast.stores.sqlite import SqliteStore
+from places import in_memory
 
 PAGE = 4096
 RECORDS = 50
@@ -215,8 +216,7 @@ def swept(path: Path, pages: Sequence[int]) -> tuple[Counter[str], list[int]]:
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """In memory, where there is such a place: nothing here depends on the disk."""
-    shared = Path("/dev/shm")
-    made = Path(tempfile.mkdtemp(dir=shared if shared.is_dir() and os.access(shared, os.W_OK) else None))
+    made = Path(tempfile.mkdtemp(dir=in_memory()))
     yield made
     shutil.rmtree(made)
 

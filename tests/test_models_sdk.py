@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import anthropic
-import openai
 import pytest
-from anthropic.types import Message
-from openai.types.chat import ChatCompletion, ParsedChatCompletion
-from openai.types.responses import Response
-from pydantic import BaseModel
 
 import holdfast as hf
 from agents_for_tests.model_host import Host, chat, hosting
@@ -20,15 +15,15 @@ from holdfast.records import kinds as rec
 from holdfast.records.models import is_reply
 from holdfast.stores.memory import MemoryStore
 
-MESSAGES: Any = [{"role": "user", "content": "may I?"}]
 EXPECTED = {"model": "gpt-4o-2024-08-06", "asked": "gpt-4o", "input_tokens": 11, "output_tokens": 7}
 
 
-class Answer(BaseModel):
-    yes: bool
+pytestmark = pytest.mark.xdist_group("sdk")  # one process loads them
 
 
-Parsed = ParsedChatCompletion[Answer]
+@pytest.fixture
+def sdk() -> Any:
+    return importlib.import_module("agents_for_tests.model_sdks")
 
 
 @pytest.fixture
@@ -37,40 +32,15 @@ def host() -> Iterator[Host]:
         yield host
 
 
-def by_chat(host: Host, model: str) -> ChatCompletion:
-    with openai.OpenAI(base_url=f"{host.url}/v1", api_key="k") as client:
-        return client.chat.completions.create(model=model, messages=MESSAGES)
-
-
-def by_responses(host: Host, model: str) -> Response:
-    with openai.OpenAI(base_url=f"{host.url}/v1", api_key="k") as client:
-        return client.responses.create(model=model, input="may I?")
-
-
-def by_messages(host: Host, model: str) -> Message:
-    with anthropic.Anthropic(base_url=host.url, api_key="k") as client:
-        return client.messages.create(model=model, messages=MESSAGES, max_tokens=9)
-
-
-async def by_async_chat(host: Host, model: str) -> ChatCompletion:
-    async with openai.AsyncOpenAI(base_url=f"{host.url}/v1", api_key="k") as client:
-        return await client.chat.completions.create(model=model, messages=MESSAGES)
-
-
-async def by_async_messages(host: Host, model: str) -> Message:
-    async with anthropic.AsyncAnthropic(base_url=host.url, api_key="k") as client:
-        return await client.messages.create(model=model, messages=MESSAGES, max_tokens=9)
-
-
 def usage_of(store: MemoryStore, step_id: str = "1") -> list[rec.Json]:
     return next(record.usage for record in records(store) if isinstance(record, rec.StepDone) and record.step_id == step_id)
 
 
-@pytest.mark.parametrize("call", [by_chat, by_responses, by_messages])
+@pytest.mark.parametrize("call", ["by_chat", "by_responses", "by_messages"])
 @pytest.mark.parametrize("effect", [False, True], ids=["step", "effect"])
-def test_a_reply_that_a_blocking_body_returns_tells_both_models_and_its_tokens(call: Any, effect: bool, host: Host) -> None:  # noqa: FBT001
-    store = MemoryStore()
-    declared: Any = hf.effect(in_doubt="ask", ignore=("host",))(call) if effect else hf.step(call, ignore=("host",))
+def test_a_reply_that_a_blocking_body_returns_tells_both_models_and_its_tokens(call: str, effect: bool, sdk: Any, host: Host) -> None:  # noqa: FBT001
+    store, declare = MemoryStore(), hf.effect(in_doubt="ask", ignore=("host",)) if effect else hf.step(ignore=("host",))
+    declared: Any = declare(getattr(sdk, call))
 
     @hf.agent
     def think() -> str:
@@ -81,9 +51,9 @@ def test_a_reply_that_a_blocking_body_returns_tells_both_models_and_its_tokens(c
     assert host.asked == ["gpt-4o"]
 
 
-@pytest.mark.parametrize("call", [by_async_chat, by_async_messages])
-def test_and_so_does_one_of_an_async_body(call: Any, host: Host) -> None:
-    store, declared = MemoryStore(), hf.step(call, ignore=("host",))
+@pytest.mark.parametrize("call", ["by_async_chat", "by_async_messages"])
+def test_and_so_does_one_of_an_async_body(call: str, sdk: Any, host: Host) -> None:
+    store, declared = MemoryStore(), hf.step(getattr(sdk, call), ignore=("host",))
 
     @hf.agent
     async def think() -> str:
@@ -93,25 +63,25 @@ def test_and_so_does_one_of_an_async_body(call: Any, host: Host) -> None:
     assert usage_of(store) == [EXPECTED]
 
 
-def test_the_method_of_a_client_is_a_step_by_itself(host: Host) -> None:
+def test_the_method_of_a_client_is_a_step_by_itself(sdk: Any, host: Host) -> None:
     store = MemoryStore()
-    with openai.OpenAI(base_url=f"{host.url}/v1", api_key="k") as client:
-        ask = hf.step(client.chat.completions.create, name="ask", returns=ChatCompletion)
+    with sdk.openai.OpenAI(base_url=f"{host.url}/v1", api_key="k") as client:
+        ask: Callable[..., Any] = hf.step(client.chat.completions.create, name="ask", returns=sdk.ChatCompletion)
 
         @hf.agent
         def think() -> str:
-            return str(ask(model="gpt-4o", messages=MESSAGES).model)
+            return str(ask(model="gpt-4o", messages=sdk.MESSAGES).model)
 
         assert play(store, think) == "gpt-4o-2024-08-06"
     assert usage_of(store) == [EXPECTED]
 
 
-def test_a_body_that_returns_only_the_text_hands_the_reply_over(host: Host) -> None:
+def test_a_body_that_returns_only_the_text_hands_the_reply_over(sdk: Any, host: Host) -> None:
     store = MemoryStore()
 
     @hf.step
     def ask(question: str, model: str = "gpt-4o") -> str:
-        reply = by_chat(host, model)
+        reply = sdk.by_chat(host, model)
         hf.usage(reply, usd=0.5)
         return str(reply.choices[0].message.content)
 
@@ -123,13 +93,13 @@ def test_a_body_that_returns_only_the_text_hands_the_reply_over(host: Host) -> N
     assert usage_of(store) == [{**EXPECTED, "usd": 0.5}]
 
 
-def test_a_reply_that_the_body_has_reported_is_not_counted_twice(host: Host) -> None:
+def test_a_reply_that_the_body_has_reported_is_not_counted_twice(sdk: Any, host: Host) -> None:
     store = MemoryStore()
 
-    @hf.step
-    def ask() -> ChatCompletion:
+    @hf.step(returns=sdk.ChatCompletion)
+    def ask() -> Any:
         hf.usage(model="mine", usd=1.0)
-        return by_chat(host, "gpt-4o")
+        return sdk.by_chat(host, "gpt-4o")
 
     @hf.agent
     def think() -> None:
@@ -139,10 +109,10 @@ def test_a_reply_that_the_body_has_reported_is_not_counted_twice(host: Host) -> 
     assert usage_of(store) == [{"model": "mine", "usd": 1.0}]
 
 
-def test_a_parsed_reply_is_a_reply_though_its_class_was_made_elsewhere() -> None:
-    assert Parsed.__module__ == __name__
-    assert is_reply(Parsed.model_validate(chat("m")))
-    assert not is_reply(openai.types.Model(id="m", created=1, object="model", owned_by="o"))
+def test_a_parsed_reply_is_a_reply_though_its_class_was_made_elsewhere(sdk: Any) -> None:
+    assert sdk.Parsed.__module__ == sdk.__name__
+    assert is_reply(sdk.Parsed.model_validate(chat("m")))
+    assert not is_reply(sdk.openai.types.Model(id="m", created=1, object="model", owned_by="o"))
 
 
 def test_what_is_no_reply_is_refused_with_what_to_give_instead() -> None:
@@ -160,9 +130,9 @@ def test_what_is_no_reply_is_refused_with_what_to_give_instead() -> None:
 
 
 @pytest.mark.parametrize(("asked", "answers"), [("gpt-4o", "gpt-4o-2024-11-20"), ("gpt-5", "gpt-5-2025-08-07")])
-def test_a_host_that_has_moved_on_is_noticed_by_the_resumed_run(asked: str, answers: str, host: Host) -> None:
+def test_a_host_that_has_moved_on_is_noticed_by_the_resumed_run(asked: str, answers: str, sdk: Any, host: Host) -> None:
     store, deaths, models = MemoryStore(), [Crash()], ["gpt-4o"]
-    ask: Callable[..., Any] = hf.step(by_async_chat, name="ask", ignore=("host", "model"))
+    ask: Callable[..., Any] = hf.step(sdk.by_async_chat, name="ask", ignore=("host", "model"))
 
     @hf.agent(on_model_change="fail")
     async def think() -> None:

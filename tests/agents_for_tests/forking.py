@@ -48,6 +48,7 @@ def prepare() -> None:
     with tempfile.TemporaryDirectory() as folder, hf.Holdfast(f"sqlite:///{folder}/runs.db") as app:
         app.run(blocks, run_id="blocks")
         app.run(awaits, run_id="awaits")
+    tempfile.tempdir = None  # a child may be told another one
 
 
 def prepare_commands() -> None:
@@ -60,6 +61,7 @@ def prepare_commands() -> None:
             app.run(blocks, run_id="blocks")
         for words in (["runs"], ["show", "blocks"], ["history", "blocks"], ["inbox"], ["runs", "--json"]):
             assert main([*words, "--store", store]) == 0
+    tempfile.tempdir = None
 
 
 def forked() -> int:
