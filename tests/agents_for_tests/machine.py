@@ -24,7 +24,8 @@ from crashing import records
 from holdfast.errors import HoldfastError, Refusal, RunCancelled, RunPruned, RunWaiting, StoreError
 from holdfast.records import kinds as rec
 from holdfast.store import Head, Query
-from sweeping import Home, in_memory
+from places import in_memory
+from sweeping import Home
 
 WORDS = st.sampled_from(["step", "effect", "step", "effect", "ask", "sleep", "receive"])
 GRANDCHILD = st.lists(WORDS, min_size=1, max_size=2)
