@@ -5,18 +5,27 @@ from __future__ import annotations
 import gc
 import os
 import secrets
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from places import in_memory
+
 if TYPE_CHECKING:
     from holdfast.stores.postgres import PostgresStore
     from sweeping import Server
+
+
+RARELY = 20_000
+"""New objects between two looks for garbage."""
+
+
+def pytest_configure() -> None:
+    """The folders of tests are in memory, where there is room."""
+    if (memory := in_memory()) is not None:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 
 def pytest_collection() -> None:
@@ -25,8 +34,9 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Whoever looks for garbage while tests run need not look through it."""
+    """Whoever looks for garbage while tests run need not look through it, and looks more rarely than where memory is short."""
     gc.freeze()
+    gc.set_threshold(RARELY)
     gc.enable()
 
 
@@ -44,19 +54,6 @@ def _name_group(item: Any) -> None:
     mark = item.get_closest_marker("xdist_group")
     if mark is not None and not item.nodeid.endswith(f"@{mark.args[0]}"):
         item._id = type(item.id).parse(f"{item.nodeid}@{mark.args[0]}")
-
-
-@pytest.fixture
-def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """For a sweep it is in memory, where there is room."""
-    from places import in_memory
-
-    if request.node.get_closest_marker("sweep") is None or (where := in_memory()) is None:
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(prefix="holdfast-sweep-", dir=where) as folder:
-        yield Path(folder)
-        shutil.copytree(folder, tmp_path, dirs_exist_ok=True)  # what is left there was not as it should be
 
 
 @pytest.fixture(scope="session")

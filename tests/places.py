@@ -10,6 +10,6 @@ ROOM = 1 << 30
 
 
 def in_memory() -> Path | None:
-    """A folder whose flushes cost nothing, which is most of the time of a sweep; processes are killed there, and no power is cut."""
+    """A folder whose flushes cost nothing, which are most of the time of many tests; processes are killed there, and no power is cut."""
     folder = Path("/dev/shm")
     return folder if folder.is_dir() and shutil.disk_usage(folder).free > ROOM else None

@@ -241,6 +241,7 @@ def test_the_options_of_a_mount_are_read(tmp_path: Path) -> None:
 
 
 def test_a_library_that_swallows_flushes_is_found(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_examining, "mount_of", lambda _: Mount("ext4"))
     monkeypatch.setenv("LD_PRELOAD", "/usr/lib/libeatmydata.so")
     assert found(store, "flushes").grade == "bad"
     assert found(store, "the power fails").value.startswith("the last steps")

@@ -122,6 +122,11 @@ class RecordingOs:
         self.log.append(Write(self._files[fd], offset, bytes(data)))
         return written
 
+    def pwritev(self, fd: int, parts: Sequence[bytes], offset: int) -> int:
+        written = os.pwritev(fd, parts, offset)
+        self.log.append(Write(self._files[fd], offset, b"".join(parts)))
+        return written
+
     def fsync(self, fd: int) -> None:
         os.fsync(fd)
         if self._files[fd]:

@@ -77,9 +77,9 @@ def racing() -> tuple[list[str], list[str]]:
 
     store = MemoryStore()
     DELAYS.clear()
-    DELAYS.update({"a": 0.0, "b": 0.0, "then a": 0.0, "then b": 0.05})
+    DELAYS.update({"a": 0.0, "b": 0.0, "then a": 0.0, "then b": 60})
     crashing(lambda: play(store, agent))
-    DELAYS.update({"then a": 0.003, "then b": 0.0})
+    DELAYS.update({"then a": 0.05, "then b": 0.0})
     play(store, agent)
     return winners, effects
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,7 @@ def test_a_frame_begins_where_no_other_was_written(path: Path) -> None:
     tail = Tail(path)
     for seq, size in enumerate((10, 5000, 10), start=1):
         tail.add(frame(seq, size=size))
-    data = path.read_bytes()
+    data = bytearray(path.read_bytes())
     places = [place for place in range(0, SIZE, BLOCK) if _tail_file._decoded(data, place)]
     assert places == [BLOCK, 2 * BLOCK, 4 * BLOCK]
 
@@ -206,14 +207,14 @@ def test_who_reads_while_frames_are_added_sees_no_gap(path: Path, monkeypatch: p
         def __getattr__(self, name: str) -> Any:
             return getattr(os, name)
 
-        def pread(self, fd: int, size: int, at: int) -> bytes:
-            data = os.pread(fd, size, at)
+        def preadv(self, fd: int, buffers: Sequence[memoryview], at: int) -> int:
+            size = os.preadv(fd, buffers, at)
             if at == block * BLOCK and not added:
                 if anew:
                     tail.begin_anew()
                 added.extend(range(before + 1, before + 3 + (block if anew else 0)))
                 assert all(tail.add(frame(seq)) for seq in added)
-            return data
+            return size
 
     added: list[int] = []
     monkeypatch.setattr(_tail_file, "os", Adding())
@@ -298,7 +299,7 @@ def test_where_a_file_may_be_opened_past_the_cache_but_not_written_it_is_used_to
 
 
 def test_one_that_cannot_be_made_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_tail_file, "os", Refusing("pwrite", errno.ENOSPC))
+    monkeypatch.setattr(_tail_file, "os", Refusing("pwritev", errno.ENOSPC))
     with pytest.raises(OSError):
         Tail(path)
     assert list(path.parent.iterdir()) == []

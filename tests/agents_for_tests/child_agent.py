@@ -101,3 +101,4 @@ def break_children() -> None:
 
 
 BREAKS = {"children": break_children}
+REHEARSED = ("async", "def")

@@ -16,6 +16,8 @@ from holdfast.stores import files, objects, postgres, sqlite
 
 LOADED = (files, objects, postgres, sqlite)
 """The stores that a child need not import for itself."""
+RARELY = 50_000
+"""New objects before anybody looks for garbage: more than most children make."""
 
 
 @hfs.step
@@ -44,6 +46,7 @@ async def awaits() -> int:
 
 def prepare() -> None:
     """What Python and Holdfast do once in a process, in the parent: runs of both colours, in a store that is gone then."""
+    gc.set_threshold(RARELY)
     TypeAdapter(None)  # the first one looks through everything that is installed, for plugins
     with tempfile.TemporaryDirectory() as folder, hf.Holdfast(f"sqlite:///{folder}/runs.db") as app:
         app.run(blocks, run_id="blocks")

@@ -24,6 +24,7 @@ from holdfast.store import Append
 from holdfast.verbs.partials import Partial
 
 RUN_ID = sweep_agent.RUN_ID
+REHEARSED = ("async 2", "def 2")
 PIECES = 3
 
 

@@ -31,6 +31,7 @@ RUN_ID = "sweep"
 NEEDS_A_PERSON = 75
 STORE_GAVE_UP = 74
 TIMED_OUT = "timed out"
+REHEARSED = ("async", "def")
 
 folder = Path()
 

@@ -21,6 +21,7 @@ from holdfast.records.journal import Journal
 from holdfast.running import lease
 
 RUN_ID = sweep_agent.RUN_ID
+REHEARSED = ("async", "def")
 TRIES = 500
 
 

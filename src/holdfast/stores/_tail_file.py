@@ -85,7 +85,7 @@ class Tail:
         self._frames: list[Frame] = []
         self._generation, self._at = 1, BLOCK
         try:
-            _write(self._fd, (MAGIC + _boot()).ljust(SIZE, b"\0"), 0)
+            _fill(self._fd, (MAGIC + _boot()).ljust(BLOCK, b"\0"))
             os.fsync(self._fd)
             for folder in (path.parent, path.parent.parent):  # the folder of tails may be as new as this one
                 _flush_folder(folder)
@@ -221,7 +221,7 @@ def _boot() -> bytes:
         return b"\0"  # the system does not tell, and no tail begins like this
 
 
-def _is_begun(data: bytes, at: int, generation: int) -> bool:
+def _is_begun(data: bytearray, at: int, generation: int) -> bool:
     """Whether a frame of this generation was written there, which cannot be read: it says so, or would if only that were not damaged.
 
     Only of one block: a process that is killed in the middle of writing more than that may leave a part of it.
@@ -234,12 +234,13 @@ def _is_begun(data: bytes, at: int, generation: int) -> bool:
     return bool(0 < size <= BLOCK and (said == generation or zlib.crc32(mended) == _SUM.unpack_from(data, at)[0]))
 
 
-def _read(fd: int) -> bytes:
+def _read(fd: int) -> bytearray:
     """All of a file to which somebody may add meanwhile: from the end to the start, so that no block is older than one behind it."""
-    blocks = [os.pread(fd, BLOCK, at) for at in range(SIZE - BLOCK, -BLOCK, -BLOCK)]
-    data = b"".join(reversed(blocks))
-    if len(data) != SIZE:
-        raise TailDamaged("it is shorter than it was made")
+    data = bytearray(SIZE)
+    view = memoryview(data)
+    for at in range(SIZE - BLOCK, -BLOCK, -BLOCK):
+        if os.preadv(fd, [view[at : at + BLOCK]], at) != BLOCK:
+            raise TailDamaged("it is shorter than it was made")
     return data
 
 
@@ -252,7 +253,7 @@ class _Found(NamedTuple):
     end: int
 
 
-def _all_frames(data: bytes) -> Iterator[_Found]:
+def _all_frames(data: bytearray) -> Iterator[_Found]:
     """The frames in their order; a gap is a place that cannot be read, or a change of the generation."""
     at, gaps, last = BLOCK, 0, 0
     while at < len(data):
@@ -265,7 +266,7 @@ def _all_frames(data: bytes) -> Iterator[_Found]:
         yield _Found(frame, gaps, generation, at)
 
 
-def _decoded(data: bytes, at: int) -> tuple[Frame, int, int] | None:
+def _decoded(data: bytearray, at: int) -> tuple[Frame, int, int] | None:
     """The frame at a place, its generation, and where the next one begins; None where there is none."""
     start = at + _SUM.size
     if start + _FRAME.size > len(data):
@@ -283,11 +284,11 @@ def _decoded(data: bytes, at: int) -> tuple[Frame, int, int] | None:
 class _Reader:
     """The parts of a frame, one after the other."""
 
-    def __init__(self, data: bytes, at: int) -> None:
+    def __init__(self, data: bytearray, at: int) -> None:
         self._data, self._at = data, at
 
     def take(self, size: int) -> bytes:
-        part = self._data[self._at : self._at + size]
+        part = bytes(self._data[self._at : self._at + size])
         self._at += size
         return part
 
@@ -300,6 +301,12 @@ class _Reader:
 
 def _write(fd: int, data: bytes | memoryview, at: int) -> None:
     if os.pwrite(fd, data, at) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _fill(fd: int, first: bytes) -> None:
+    """Write the whole file: its first block and nothing behind it, without so much memory."""
+    if os.pwritev(fd, [first, *[bytes(BLOCK)] * (SIZE // BLOCK - 1)], 0) != SIZE:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
