@@ -32,12 +32,11 @@ def stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Stage:
 
 
 def test_the_page_lists_every_command() -> None:
-    from holdfast.cli.commands import app
+    from holdfast.cli.commands import app, name_of
 
     page = (Path(__file__).parent.parent / "docs" / "command-line.md").read_text().partition("## Every command")[0]
     listed = list(dict.fromkeys(re.findall(r"^\| `(\w+)", page, re.MULTILINE)))
-    names = [str(each.name or getattr(each.callback, "__name__", "")) for each in app.registered_commands]
-    assert sorted(listed) == sorted(names)
+    assert sorted(listed) == sorted(map(name_of, app.registered_commands))
 
 
 def test_runs_lists_what_changed_last_first(stage: Stage) -> None:

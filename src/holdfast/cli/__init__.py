@@ -41,13 +41,13 @@ def _never_choke(stream: Any) -> None:
 def _carried_out(words: list[str]) -> int:
     import typer
 
-    from holdfast.cli.commands import everything
+    from holdfast.cli.commands import commands_for
 
     usage_error: Any = typer.BadParameter.__base__
     as_json = "--json" in words
     try:
         _refuse_unreadable(words)
-        code = everything()(words or ["--help"], prog_name="holdfast", standalone_mode=False)
+        code = commands_for(words[0] if words else "")(words or ["--help"], prog_name="holdfast", standalone_mode=False)
     except (HoldfastError, Unwinding) as error:
         return _told(error, exit_of(error), words, as_json=as_json)
     except usage_error as error:

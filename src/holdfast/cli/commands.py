@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -435,6 +436,13 @@ for _command in app.registered_commands:
 
 
 @cache
-def everything() -> Any:
-    """All commands as one; their arguments are read from the code once."""
-    return typer.main.get_command(app)
+def commands_for(word: str) -> Any:
+    """All commands as one, to be called with this word first; where it names one, the code of the others need not be looked at."""
+    named = copy(app)
+    named.registered_commands = [each for each in app.registered_commands if name_of(each) == word] or app.registered_commands
+    return typer.main.get_command(named)
+
+
+def name_of(command: Any) -> str:
+    """What is typed for it."""
+    return str(command.name or command.callback.__name__)
