@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from holdfast import __version__ as holdfast_version
 from holdfast.cli import artifacts, comparing, moving, scheduled, stopping, timetravel, views, working
 from holdfast.cli import doctor as doctoring
 from holdfast.cli.exits import MEANINGS, Exit
@@ -67,7 +66,9 @@ class Bare(TyperCommand):
 
 def _say_version(*, asked: bool) -> None:
     if asked:
-        print(f"holdfast {holdfast_version}")
+        from holdfast import __version__  # to look for it takes a while
+
+        print(f"holdfast {__version__}")
         raise typer.Exit
 
 
