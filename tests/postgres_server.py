@@ -132,7 +132,7 @@ def shared(folder: Path) -> Iterator[str]:
     started: Server | None = None
     with _noted(folder) as note:
         if not note:
-            started = Server(Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=in_memory())), "full_page_writes=off")
+            started = Server(Path(tempfile.mkdtemp(prefix="holdfast-pg-", dir=in_memory())), "full_page_writes=off", "autovacuum=off")
             note |= {"users": [], "url": started.url().partition("?")[0]}
         note["users"].append(os.getpid())
         url = note["url"]
