@@ -111,19 +111,34 @@ class Stage:
         """The store of a case, to look into."""
         return Holdfast(self.home(folder))
 
+    def begun(self, folder: Path, acts: Sequence[str]) -> None:
+        """A new case in which these acts were played and nobody was killed; once for all cases of a test, where the store can be copied."""
+        if not acts or self.home is not sqlite_in:
+            folder.mkdir()
+            self._undisturbed(folder, acts)
+            return
+        before = folder.parent / " ".join(("before", self.broken, *acts))
+        if not before.exists():
+            before.mkdir()
+            self._undisturbed(before, acts)
+        shutil.copytree(before, folder)
+
+    def _undisturbed(self, folder: Path, acts: Sequence[str]) -> None:
+        for act in acts:
+            code = self.run(folder, act)
+            assert code in (0, NEEDS_A_PERSON), (act, code, said(folder))
+
     def played(self, folder: Path, acts: Sequence[str], dying: int, death: Death) -> bool:
         """Play all acts, one of which is killed and started again; whether it was killed at all."""
-        folder.mkdir()
-        killed = False
-        for number, act in enumerate(acts):
-            code = self.run(folder, act, death if number == dying else None)
-            killed |= code == KILLED
-            for _ in range(RESTARTS):
-                if code != KILLED:
-                    break
-                code = self.run(folder, act)
-            assert code in (0, NEEDS_A_PERSON), (act, code, said(folder))
-        return killed
+        self.begun(folder, acts[:dying])
+        first = code = self.run(folder, acts[dying], death)
+        for _ in range(RESTARTS):
+            if code != KILLED:
+                break
+            code = self.run(folder, acts[dying])
+        assert code in (0, NEEDS_A_PERSON), (acts[dying], code, said(folder))
+        self._undisturbed(folder, acts[dying + 1 :])
+        return first == KILLED
 
 
 def staged(agent: str) -> Any:

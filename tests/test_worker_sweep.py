@@ -158,12 +158,15 @@ class Killed:
 
     def __call__(self, folder: Path, death: Death) -> list[str] | None:
         """What is wrong once all is done; None where one that was to be killed was not."""
-        folder.mkdir()
-        return self.worked(folder, [*self.earlier, death])
+        self.stage.begun(folder, [f"submit {self.cast}"])
+        return self._ended(folder, [*self.earlier, death])
 
-    def worked(self, folder: Path, deaths: Sequence[Death] = ()) -> list[str] | None:
-        """The same in a folder where something may have been done already."""
+    def worked(self, folder: Path) -> list[str] | None:
+        """What is wrong in a folder where something was done already, and nobody is killed any more."""
         assert self.stage.run(folder, f"submit {self.cast}") == 0, said(folder)
+        return self._ended(folder, ())
+
+    def _ended(self, folder: Path, deaths: Sequence[Death]) -> list[str] | None:
         codes = list[int]()
         while not (folder / "over").exists() and len(codes) < LIVES:
             death = deaths[len(codes)] if len(codes) < len(deaths) else {}
@@ -251,8 +254,7 @@ def test_who_leaves_runs_is_killed_anywhere_and_leaves_them_again(stage: Stage, 
 
 def held(stage: Stage, act: str, folder: Path, death: Death) -> list[str] | None:
     """What is wrong after somebody was killed who holds a queue back, or lets it go on, and says so again; None where he was not."""
-    folder.mkdir()
-    assert [stage.run(folder, each) for each in ("submit sells", *(["hold"] if act == "release" else []))][-1] == 0
+    stage.begun(folder, ["submit sells", *(["hold"] if act == "release" else [])])
     if stage.run(folder, act, death) != KILLED:
         return None
     half, again, (_, whole) = found(stage, folder)[1], stage.run(folder, act), found(stage, folder)
@@ -270,8 +272,8 @@ def test_who_holds_a_queue_back_or_lets_it_go_on_is_killed_at_every_flush_and_sa
 
 def cancelled(stage: Stage, folder: Path, death: Death) -> list[str] | None:
     """What is wrong after somebody was killed who cancels all orders, some of which a dead worker had, and cancels again."""
-    folder.mkdir()
-    assert [stage.run(folder, "submit orders"), stage.run(folder, "work orders", death_at("claim.after:2"))] == [0, KILLED]
+    stage.begun(folder, ["submit orders"])
+    assert stage.run(folder, "work orders", death_at("claim.after:2")) == KILLED
     if stage.run(folder, "cancel", death) != KILLED:
         return None
     half = set(found(stage, folder)[0].values())
