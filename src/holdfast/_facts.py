@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from functools import cache
 from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 
 T = TypeVar("T")
@@ -38,8 +39,13 @@ class Fact:
         return type(self)(**{**{name: getattr(self, name) for name in _fields(self)}, **changes})
 
 
-def _fields(one: Any) -> list[str]:
-    return [field.name for field in dataclasses.fields(one)]
+def _fields(one: Any) -> tuple[str, ...]:
+    return _fields_of(one.__class__)
+
+
+@cache
+def _fields_of(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def _held(one: Any) -> tuple[Any, ...]:
