@@ -62,6 +62,7 @@ SAYS = {
 RAISES_FOR_NO_STATUS = "http.client"
 TAKES_HALF_A_REPLY_FOR_WHOLE = "botocore"
 HERE = [name for name, (package, _) in CLIENTS.items() if installed(package)]
+pytestmark = pytest.mark.xdist_group("sdk")  # one process loads them
 PAIRS = [
     (name, word)
     for name in HERE

@@ -207,6 +207,7 @@ REAL = {
 }
 
 
+@pytest.mark.xdist_group("sdk")  # one process loads them
 @pytest.mark.parametrize("module", [module for module in REAL if installed(module.partition(".")[0])])
 def test_the_errors_built_here_have_the_classes_of_the_real_ones(module: str) -> None:
     real = importlib.import_module(module)
