@@ -10,7 +10,7 @@ SHELL := /bin/bash
 unexport PYTHONDONTWRITEBYTECODE
 
 PYTHON ?= python3
-PROCESSES ?= $(shell echo $$(($$(nproc) + 4)))
+PROCESSES ?= $(shell echo $$(($$(nproc) + 3)))
 BIN := .venv/bin
 READY := .venv/.installed
 CODE := src tests $(wildcard examples benchmarks)

@@ -22,6 +22,10 @@ RARELY = 20_000
 """New objects between two looks for garbage."""
 
 
+SPREAD = 0.6
+"""The part of all tests among which the sweeps are."""
+
+
 def pytest_configure() -> None:
     """The folders of tests are in memory, where there is room."""
     if (memory := in_memory()) is not None:
@@ -42,8 +46,14 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What takes longest begins first, so that no process ends alone with it; beyond that the order stays as it is, by dice."""
-    items.sort(key=lambda item: not any(item.iter_markers("sweep")) and not any(item.iter_markers("long")))
+    """What takes longest begins first, so that no process ends alone with it; beyond that the order stays as it is, by dice.
+
+    The sweeps are spread over the first part: they keep the processors busy, and most others wait for something.
+    """
+    places = {item: float(number) for number, item in enumerate(items)}
+    sweeps = [item for item in items if item.get_closest_marker("sweep")]
+    places.update((item, SPREAD * len(items) * number / len(sweeps)) for number, item in enumerate(sweeps))
+    items.sort(key=lambda item: (item.get_closest_marker("long") is None, places[item]))
     if config.getoption("loadgroup", default=False):
         for item in items:
             _name_group(item)

@@ -23,7 +23,7 @@ BOUND_S = 60.0
 LONGER_S = 2 * LEASE_S
 """So long that a busy machine has both workers back in time once the database is."""
 
-pytestmark = [pytest.mark.sweep, pytest.mark.xdist_group("chaos"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("chaos"), pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")

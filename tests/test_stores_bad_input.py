@@ -154,6 +154,7 @@ def timed(work: Callable[[], Any]) -> Any:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("endless")  # it is made once
 def test_a_run_of_a_hundred_thousand_records_is_loaded_checked_and_told(home: Home) -> None:
     count = FEWER.get(home.kind, RECORDS)
@@ -175,6 +176,7 @@ def test_a_run_of_a_hundred_thousand_records_is_loaded_checked_and_told(home: Ho
         assert [one.seq for one in behind[1]] == [count]
 
 
+@pytest.mark.long
 @pytest.mark.xdist_group("endless")
 def test_what_the_records_of_an_endless_run_hold_is_in_memory_twice_at_the_most_while_they_are_loaded(store: Store) -> None:
     assert [store.append([one]) for one in endless("endless", PART)] == [[None]] * (PART // BULK)
