@@ -116,7 +116,7 @@ def test_where_it_is_not_known_whose_record_is_damaged_every_run_is_suspected_th
         assert found is not None
         assert mine.append([on(run_id, found.seq)]) == [None]
     (file,) = tails(mine)
-    data = file.read_bytes()
+    data = bytearray(file.read_bytes())
     frames = {at: one[0] for at in range(BLOCK, len(data), BLOCK) if (one := _tail_file._decoded(data, at))}
     (last,) = [at for at, frame in frames.items() if (frame.run_id, frame.seq) == ("lost", 5)]
     flipped(file, last + 60)
