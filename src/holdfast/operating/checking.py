@@ -15,6 +15,9 @@ from holdfast.records.chain import empty_head, verified
 from holdfast.running.engine import Engine
 from holdfast.store import Head, Repairable, Row
 
+LARGE = 200
+"""Bytes of a record that are worth letting go of."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
@@ -48,7 +51,7 @@ def check_run(engine: Engine, run_id: str) -> Verdict:
     try:
         found = engine.store.load(run_id) or _without_head(engine, run_id)
         for _, record in verified(*found):
-            good.append(record.but(args=None, value=None))  # what was verified need not stay in memory
+            good.append(_lightened(record))
         artifacts = damaged_artifacts(engine.store, run_id, found[1])
     except Damaged as damage:
         what, seq = damage.what, damage.seq
@@ -60,6 +63,12 @@ def check_run(engine: Engine, run_id: str) -> Verdict:
         run_id=run_id, good=not what and not artifacts, records=len(good), seq=seq, what=what, last_good=last,
         checkpoint=checkpoint_of(good), artifacts=artifacts,
     )  # fmt: skip
+
+
+def _lightened(record: rec.Record) -> rec.Record:
+    """The record without what is large in it: what was verified need not stay in memory."""
+    held = len(record.args or b"") + len(record.value or b"")
+    return record.but(args=None, value=None) if held > LARGE else record
 
 
 def _good_before(engine: Engine, run_id: str, seq: int) -> list[rec.Record]:
