@@ -39,6 +39,13 @@ def test_the_page_lists_every_command() -> None:
     assert sorted(listed) == sorted(map(name_of, app.registered_commands))
 
 
+def test_a_command_reads_its_own_arguments_only_and_a_word_that_is_none_those_of_all() -> None:
+    from holdfast.cli.commands import app, commands_for, name_of
+
+    assert list(commands_for("show").commands) == ["show"]
+    assert list(commands_for("shwo").commands) == list(commands_for("").commands) == list(map(name_of, app.registered_commands))
+
+
 def test_runs_lists_what_changed_last_first(stage: Stage) -> None:
     header, *rows = stage.told("runs").splitlines()
     assert header.split() == ["RUN", "AGENT", "STATUS", "CHANGED", "NOTE"]
