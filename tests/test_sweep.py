@@ -31,7 +31,7 @@ from holdfast._failpoints import NAMES, TAILS
 from holdfast.records.journal import Journal
 from holdfast.store import Store
 from holdfast.stores.opening import SQLITE, open_store
-from sweeping import KILLED, NEEDS_A_PERSON, RUN_ID, Home, Server, result_of, said, sqlite_in
+from sweeping import COUNTED, KILLED, NEEDS_A_PERSON, RUN_ID, Home, Server, reached, result_of, said, sqlite_in
 
 AGENT = Path(__file__).parent / "agents_for_tests" / "sweep_agent.py"
 VARIANTS = ("async", "def")
@@ -39,7 +39,7 @@ PROCESSES = 2
 RESTARTS = 8
 """A run that is not done after so many undisturbed starts never will be."""
 PATIENCE_S = 10
-MOST_OCCURRENCES = 60
+MOST_FLUSHES = 60
 RANDOM_KILLS = 30
 OUTCOMES = ("step.done", "step.failed", "step.broken_off")
 ONCE = ("charge", "sign", "wire")
@@ -59,11 +59,15 @@ class Obeying(Protocol):
 
 
 class Crew:
-    """Two servers, a pool that hands one to each task, where the stores of cases are, and what each agent gives when nobody kills it."""
+    """Two servers, a pool that hands one to each task, where the stores of cases are, and what each agent gives when nobody kills it.
+
+    How often each agent came to the places where it can be killed is counted then.
+    """
 
     def __init__(self, *servers: Server, home: Home = sqlite_in) -> None:
         self.home, self.servers = home, servers
         self.expected: dict[str, list[str]] = {}
+        self.reached: dict[str, Mapping[str, int]] = {}
         self._free: queue.Queue[Server] = queue.Queue()
         for server in self.servers:
             self._free.put(server)
@@ -71,7 +75,7 @@ class Crew:
     def undisturbed(self, folder: Path, variant: str) -> None:
         """See what this agent gives."""
         case = Case(folder, variant, self.home(folder))
-        case.finish(self.servers[0])
+        self.reached[variant] = case.counted(self.servers[0])
         self.expected[variant] = result_of(folder)
         assert len(self.expected[variant]) == 18
         assert case.judge(self.expected) == []
@@ -153,6 +157,11 @@ class Case:
         unannounced = {f"{line['name']}:{line['what']}" for line in ledger if line["name"] in EFFECTS} - found.begun
         if unannounced:
             self.wrong.append(f"begun without an intent before the kill at {how}: {sorted(unannounced)}")
+
+    def counted(self, server: Obeying) -> Mapping[str, int]:
+        """How often one that nobody kills comes to each place."""
+        server.obey(self.order(**COUNTED))
+        return reached(self.folder)
 
     def finish(self, server: Obeying) -> None:
         """Start it again, and play the person where one is needed, until it is done."""
@@ -239,7 +248,7 @@ def new_case(crew: Crew, folder: Path, variant: str, broken: str = "") -> Case:
 
 
 def sweep(crew: Crew, parent: Path, variant: str, how: str, tries: int = 1) -> Callable[[Server, Any], tuple[int, list[str]]]:
-    """Something that kills at each of the points until one is not reached in so many runs: the kills, and what was wrong."""
+    """Something that kills at each of the points, or until one is not reached in so many runs: the kills, and what was wrong."""
 
     def shot(server: Server, point: Any, tries: int) -> tuple[Case, int]:
         case = new_case(crew, parent / f"{how}-{point}-{tries}", variant)
@@ -257,7 +266,7 @@ def sweep(crew: Crew, parent: Path, variant: str, how: str, tries: int = 1) -> C
             case.killed(f"{how}={point}")
             case.finish(server)
             wrong += case.judge(crew.expected)
-        raise AssertionError(f"{how} was still reached after {len(points)} occurrences")
+        return len(points), wrong
 
     return swept
 
@@ -268,13 +277,13 @@ def refuse_any(found: Iterable[list[str]]) -> None:
         pytest.fail("\n".join([f"{len(wrong)} violations", *wrong]), pytrace=False)
 
 
-def occurrences(name: str) -> list[str]:
-    return [f"{name}:{number}" for number in range(1, MOST_OCCURRENCES)]
+def occurrences(crew: Crew, variant: str, name: str) -> list[str]:
+    return [f"{name}:{number}" for number in range(1, crew.reached[variant][name] + 1)]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_kill_at_every_failpoint(crew: Crew, tmp_path: Path, variant: str) -> None:
-    found = crew.map(sweep(crew, tmp_path, variant, "failpoint"), [occurrences(name) for name in NAMES])
+    found = crew.map(sweep(crew, tmp_path, variant, "failpoint"), [occurrences(crew, variant, name) for name in NAMES])
     refuse_any(wrong for _, wrong in found)
     kills = dict(zip(NAMES, (count for count, _ in found), strict=True))
     assert {name for name, count in kills.items() if count == 0} == {"doubt.before_settle", "doubt.after_settle"}
@@ -284,25 +293,25 @@ def test_a_kill_at_every_failpoint(crew: Crew, tmp_path: Path, variant: str) -> 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_kill_at_every_flush_of_every_thread(crew: Crew, tmp_path: Path, variant: str) -> None:
-    dealt = [range(1 + deal, MOST_OCCURRENCES, PROCESSES) for deal in range(PROCESSES)]
+    dealt = [range(1 + deal, MOST_FLUSHES, PROCESSES) for deal in range(PROCESSES)]
     found = crew.map(sweep(crew, tmp_path, variant, "sync"), dealt)
     refuse_any(wrong for _, wrong in found)
-    assert sum(count for count, _ in found) > 30
+    assert 30 < sum(count for count, _ in found) < MOST_FLUSHES - PROCESSES
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_kill_at_every_fdatasync(crew: Crew, tmp_path: Path, variant: str) -> None:
     """The real call, in the thread that makes most of them; how many of a run's flushes fall to one thread differs from run to run."""
-    dealt = [range(1 + deal, MOST_OCCURRENCES, PROCESSES) for deal in range(PROCESSES)]
+    dealt = [range(1 + deal, MOST_FLUSHES, PROCESSES) for deal in range(PROCESSES)]
     found = crew.map(sweep(crew, tmp_path, variant, "fdatasync", tries=3), dealt)
     refuse_any(wrong for _, wrong in found)
-    assert sum(count for count, _ in found) > 20
+    assert 20 < sum(count for count, _ in found) < MOST_FLUSHES - PROCESSES
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_kill_at_every_failpoint_of_a_tail(crew: Crew, tmp_path: Path, variant: str) -> None:
     mine = [name for name in TAILS if name != "tail.closed"]
-    found = crew.map(sweep(crew, tmp_path, variant, "failpoint"), [occurrences(name) for name in mine])
+    found = crew.map(sweep(crew, tmp_path, variant, "failpoint"), [occurrences(crew, variant, name) for name in mine])
     refuse_any(wrong for _, wrong in found)
     kills = dict(zip(mine, (count for count, _ in found), strict=True))
     assert kills["tail.made"] == 1
@@ -319,29 +328,33 @@ def test_a_second_kill_during_the_recovery_from_the_first(crew: Crew, tmp_path: 
     """The first kill leaves each effect in doubt, before and after its body; the second comes at each kind of failpoint."""
     firsts = [f"{name}:{number}" for name in ("effect.after_intent", "effect.after_body") for number in range(1, len(EFFECTS) + 1)]
 
+    def copied(once: Case, name: str) -> Case:
+        folder = shutil.copytree(once.folder, once.folder.parent / f"{once.folder.name}+{name}")
+        return Case(folder, variant, crew.home(folder), kills=list(once.kills))
+
     def kill_twice(server: Server, first: str) -> tuple[Counter[str], list[str]]:
         once = new_case(crew, tmp_path / first, variant)
         assert server.obey(once.order(failpoint=first)) == KILLED
         once.killed(first)
-        reached: Counter[str] = Counter()
+        passed = copied(once, "counted").counted(server)
+        killed: Counter[str] = Counter()
         wrong: list[str] = list(once.wrong)
-        for second in SECOND:
-            folder = shutil.copytree(once.folder, tmp_path / f"{first}+{second}")
-            again = Case(folder, variant, crew.home(folder), kills=list(once.kills))
+        for second in (place for place in SECOND if passed[place.partition(":")[0]] >= int(place.partition(":")[2])):
+            again = copied(once, second)
             if server.obey(again.order(failpoint=second)) != KILLED:
                 shutil.rmtree(again.folder)
                 continue
-            reached[second] += 1
+            killed[second] += 1
             again.killed(second)
             again.finish(server)
             wrong += again.judge(crew.expected)
-        return reached, wrong
+        return killed, wrong
 
     found = crew.map(kill_twice, firsts)
     refuse_any(wrong for _, wrong in found)
-    reached: Counter[str] = sum((counts for counts, _ in found), Counter())
-    assert set(reached) == set(SECOND)
-    assert reached.total() > 50
+    killed: Counter[str] = sum((counts for counts, _ in found), Counter())
+    assert set(killed) == set(SECOND)
+    assert killed.total() > 50
 
 
 def test_kills_at_random_times(crew: Crew, tmp_path: Path) -> None:

@@ -69,5 +69,6 @@ def prepare_commands() -> None:
 
 def forked() -> int:
     """0 in the child; in the parent, the child's process id."""
+    gc.collect()  # what was played since the last fork
     gc.freeze()  # a child that collects garbage would copy every page that it looks at
     return os.fork()

@@ -1,7 +1,9 @@
 """A server of all agents that are made to be killed: it forks a child for every order that comes in as a line of JSON.
 
 An order names the module of its agent, the folder of the case, the URL of its store, what is to be played (`variant`), how the engine is
-broken, and how the process dies. The answer is the exit status of the child.
+broken, and how the process dies. The answer is the exit status of the child. With `counted` nobody dies: how often each failpoint was
+passed stands in the folder then. With `here` nobody is forked: the server itself plays the act, as a process would that outlives many runs, unless
+the agent says that the act changes its process for good (`FOR_GOOD`).
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import tempfile
 import threading
 import time
 import traceback
+from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +36,18 @@ from holdfast.stores import _tail_file
 PATIENCE_S = 10
 """A run takes a twentieth of a second; one that takes so long hangs, and says where."""
 REAL_VFS = "unix"
+REACHED = "reached.json"
+"""How often an act that was counted came to each place."""
+
+
+class Passed(dict[str, int]):
+    """Failpoints that are all armed and never go off: they count down from nothing."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> int:
+        return 0
 
 
 class MortalFile(apsw.VFSFile):
@@ -75,27 +91,51 @@ class MortalOs:
 
 def obey(agent: Any, order: dict[str, Any]) -> int:
     """One act in a forked child, with its way to die."""
+    if broken := order.get("broken"):
+        agent.BREAKS[broken]()
+    if "failpoint" in order:
+        _failpoints.arm(order["failpoint"])
+    if "sync" in order:
+        MortalFile.countdown = order["sync"]
+        order["vfs"] = MortalVfs()
+        tails: Any = _tail_file
+        tails.os = MortalOs()
+    if "fdatasync" in order:
+        traced("-o", os.devnull, "-e", "trace=fdatasync", "-e", f"inject=fdatasync:signal=KILL:when={order['fdatasync']}")
+    if "counted" in order:
+        return counted(agent, order)
+    return play(agent, order)
+
+
+def counted(agent: Any, order: dict[str, Any]) -> int:
+    """An act in which nobody dies, and how often each place was passed: the most, where several acts of a case are counted."""
+    passed = _failpoints._armed = Passed()
+    code = play(agent, order)
+    file = Path(order["folder"]) / REACHED
+    before = Counter(json.loads(file.read_text())) if file.exists() else Counter[str]()
+    file.write_text(json.dumps(before | Counter({name: -number for name, number in passed.items()})))
+    return code
+
+
+def play(agent: Any, order: dict[str, Any]) -> int:
+    code: int = agent.run_once(order["variant"], order["store"])
+    return code
+
+
+def told(task: Callable[[Any, dict[str, Any]], int], agent: Any, order: dict[str, Any]) -> int:
+    """Carry out an order for a case: what goes wrong stands in its folder."""
     sweep_agent.folder = Path(order["folder"])
     log = os.open(sweep_agent.folder / "stderr", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 2)
+    os.close(log)
     faulthandler.dump_traceback_later(order.get("patience_s", PATIENCE_S), exit=True)
     try:
-        if broken := order.get("broken"):
-            agent.BREAKS[broken]()
-        if "failpoint" in order:
-            _failpoints.arm(order["failpoint"])
-        if "sync" in order:
-            MortalFile.countdown = order["sync"]
-            order["vfs"] = MortalVfs()
-            tails: Any = _tail_file
-            tails.os = MortalOs()
-        if "fdatasync" in order:
-            traced("-o", os.devnull, "-e", "trace=fdatasync", "-e", f"inject=fdatasync:signal=KILL:when={order['fdatasync']}")
-        code: int = agent.run_once(order["variant"], order["store"])
+        return task(agent, order)
     except BaseException:  # noqa: BLE001 (whatever it is, it is shown)
         traceback.print_exc()
         return 1
-    return code
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @cache
@@ -110,14 +150,26 @@ def rehearsed(name: str) -> Any:
     return agent
 
 
+def here(agent: Any, order: dict[str, Any]) -> bool:
+    """Whether the server plays this act itself. The client of object storage does not survive a fork."""
+    changes = order["variant"].startswith(getattr(agent, "FOR_GOOD", ()))
+    return "here" in order and not changes and not order["store"].startswith("s3:")
+
+
 def serve() -> None:
     prepare()
+    said = os.dup(2)
     for line in sys.stdin:
         order = json.loads(line)
         agent = rehearsed(order["agent"])
+        if here(agent, order):
+            print(told(play, agent, order), flush=True)
+            os.dup2(said, 2)
+            assert threading.active_count() == 1, "what is forked next has one thread"
+            continue
         pid = forked()
         if pid == 0:
-            os._exit(obey(agent, order))
+            os._exit(told(obey, agent, order))
         if "kill_after_s" in order:
             time.sleep(order["kill_after_s"])
             with contextlib.suppress(ProcessLookupError):

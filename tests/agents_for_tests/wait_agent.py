@@ -133,3 +133,4 @@ def break_letters() -> None:
 
 
 BREAKS = {"letters": break_letters}
+FOR_GOOD = ("stay",)

@@ -221,3 +221,4 @@ def break_deaths() -> None:
 BREAKS: dict[str, Callable[[], None]] = {
     **sweep_agent.BREAKS, "schedules": break_schedules, "limits": break_limits, "deaths": break_deaths,
 }  # fmt: skip
+FOR_GOOD = ("",)  # all of them
