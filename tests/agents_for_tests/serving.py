@@ -1,9 +1,9 @@
 """A server of all agents that are made to be killed: it forks a child for every order that comes in as a line of JSON.
 
 An order names the module of its agent, the folder of the case, the URL of its store, what is to be played (`variant`), how the engine is
-broken, and how the process dies. The answer is the exit status of the child. With `counted` nobody dies: how often each failpoint was passed
-stands in the folder then. With `here` nobody is forked: the server itself plays the act, as a process would that outlives many runs,
-unless the agent says that the act changes its process for good (`FOR_GOOD`).
+broken, and how the process dies. The answer is the exit status of the child. With `counted` nobody dies, and how often each failpoint
+was passed stands in the folder then. With `here` nobody is forked: the server itself plays the act, as a process would that outlives
+many runs, unless the agent says that the act changes its process for good (`FOR_GOOD`).
 """
 
 from __future__ import annotations
