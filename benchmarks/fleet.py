@@ -34,7 +34,7 @@ from holdfast.store import Append, Head, Query, Row
 
 FEW, MANY, MANY_SQLITE, CLAIMS, BATCH = 1_000, 1_000_000, 100_000, 40, 2_000
 RUNS, STEPS, FLEETS = 400, 50, (1, 2, 4)
-TINY = (10, 40, 40, 3, 4, 3, (1, 2))
+TINY = (10, 40, 40, 3, 4, 3, (2,))
 REACHED = 4
 """Runs at a time, where a limit holds all others up."""
 _began = list[float]()

@@ -34,8 +34,8 @@ def test_json_gives_ratios_to_the_floor_of_the_same_rounds(tmp_path: Path) -> No
     assert all(line["value"] > 0 for line in found["lines"] if line["unit"] == "x" and "less the floor" not in line["what"])
 
 
-def test_the_figures_of_a_fleet_have_a_table_of_their_own() -> None:
-    command = [sys.executable, "-m", "benchmarks.fleet", "--tiny"]
+def test_the_figures_of_a_fleet_have_a_table_of_their_own(postgres_url: str) -> None:
+    command = [sys.executable, "-m", "benchmarks.fleet", "--tiny", postgres_url]
     table = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert table.count("3.00x") == 2
     assert "2 workers: " in table
@@ -45,8 +45,8 @@ def test_the_figures_of_a_fleet_have_a_table_of_their_own() -> None:
     assert "A worker that idles, one of 1: " in table
 
 
-def test_the_figures_of_postgresql_have_a_table_of_their_own() -> None:
-    command = [sys.executable, "-m", "benchmarks.postgres", "--tiny"]
+def test_the_figures_of_postgresql_have_a_table_of_their_own(postgres_url: str) -> None:
+    command = [sys.executable, "-m", "benchmarks.postgres", "--tiny", postgres_url]
     table = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for bar in ("2.50x", "0.50x", "10.00 ms"):
         assert bar in table

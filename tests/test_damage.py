@@ -92,7 +92,7 @@ class Kept:
         self.path.write_bytes(raw)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def module_kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
     return Kept(tmp_path_factory.mktemp("kept"))
 

@@ -387,7 +387,7 @@ def test_letters_that_nobody_took_are_told_once_they_are_old(stage: Stage) -> No
 # --- PostgreSQL ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def careful() -> Iterator[Server]:
     """A server that waits for its disk, as those of other tests do not."""
     with server("fsync=on") as one:
@@ -400,6 +400,7 @@ def admin(careful: Server) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
+@pytest.mark.xdist_group("careful")  # a server of their own
 @pytest.mark.usefixtures("usual")
 def test_a_careful_server_is_well(careful: Server, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ask(capsys, careful.url())
@@ -436,6 +437,7 @@ def test_standbys_that_are_waited_for_are_told() -> None:
     assert costs["a standby takes over"].value == "nothing that was acknowledged"
 
 
+@pytest.mark.xdist_group("careful")  # a server of their own
 @pytest.mark.parametrize(
     ("change", "back", "what", "grade"),
     [
@@ -470,6 +472,7 @@ def test_the_connections_that_a_process_takes_are_those_of_the_page(postgres_sto
     assert found(postgres_store, "connections").meaning.endswith("three as a rule, fifteen at the most")
 
 
+@pytest.mark.xdist_group("careful")  # a server of their own
 def test_a_schema_of_somebody_else_is_told_with_the_remedy(careful: Server, admin: psycopg.Connection[Any]) -> None:
     open_store(careful.url("lent")).close()
     admin.execute("CREATE ROLE guest LOGIN; GRANT USAGE ON SCHEMA lent TO guest; GRANT ALL ON ALL TABLES IN SCHEMA lent TO guest")
@@ -501,6 +504,7 @@ def dump(path: Path) -> dict[str, list[Any]]:
         return {name: list(connection.execute(f"SELECT * FROM {name}")) for name in names}
 
 
+@pytest.mark.xdist_group("careful")  # a server of their own
 @pytest.mark.usefixtures("usual")
 def test_asking_changes_nothing_in_postgres(careful: Server, admin: psycopg.Connection[Any], capsys: pytest.CaptureFixture[str]) -> None:
     with closing(open_store(careful.url("asked"))) as store:

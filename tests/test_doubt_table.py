@@ -166,7 +166,7 @@ class Crew:
         self.process.communicate()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def crew() -> Iterator[Crew]:
     opened = Crew()
     yield opened

@@ -37,7 +37,8 @@ from holdfast.stores.sqlite import SqliteStore
 from places import in_memory
 
 PAGE = 4096
-RECORDS = 50
+RECORDS = 24
+"""Of each kind several, on more than one page."""
 PROCESSES = 2
 SAMPLED = 64
 """Bytes of each gap that are also changed one by one."""
@@ -65,7 +66,7 @@ def pay(number: int) -> int:
 def errand(order: str) -> list[str]:
     found: list[str] = hf.state([order])
     found.append(look(0))
-    for number in range(14):
+    for number in range(6):
         found.append(look(number))
         pay(number)
     return found
@@ -213,7 +214,7 @@ def swept(path: Path, pages: Sequence[int]) -> tuple[Counter[str], list[int]]:
     return seen, unnoticed
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder() -> Iterator[Path]:
     """In memory, where there is such a place: nothing here depends on the disk."""
     made = Path(tempfile.mkdtemp(dir=in_memory()))
@@ -221,7 +222,7 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def path(folder: Path) -> Path:
     written(folder / "runs.db")
     return folder / "runs.db"
@@ -244,7 +245,7 @@ def test_every_flipped_byte_is_noticed_or_has_no_meaning(path: Path) -> None:
         print(f"  {number:6}  {fate}")
     assert [offset for _, unnoticed in found for offset in unnoticed] == []
     assert total.total() == path.stat().st_size
-    assert total[RUN] > 10_000
+    assert total[RUN] > 4_000
     assert min(total[fate] for fate in (OPENING, STORE, SAME)) > 50
 
 

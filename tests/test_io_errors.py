@@ -37,7 +37,7 @@ Of shared memory that cannot grow SQLite does not say why: that is told as a lac
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     """How often the main thread writes and flushes in an undisturbed run, from the creation of the store on."""
     folder = tmp_path_factory.mktemp("counted")

@@ -36,7 +36,7 @@ async def buying(text: str) -> str:
     return await think(text)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def recorded() -> tuple[Head, list[Row]]:
     store = MemoryStore()
     play(store, buying, "ab")

@@ -46,7 +46,7 @@ class InHere:
         return 0
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """What each agent gives when nothing fails."""
     found = {}

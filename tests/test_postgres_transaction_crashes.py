@@ -53,7 +53,7 @@ def booked(table: psycopg.Connection[Any], schema: str) -> list[str]:
 Lives = Callable[..., int]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def crew() -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "agents_for_tests.booker"]
     with subprocess.Popen(command, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

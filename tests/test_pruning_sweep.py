@@ -28,7 +28,7 @@ def make(stage: Stage, folder: Path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def made(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(Stage(server, "prune_agent"), tmp_path_factory.mktemp("made") / "store")
 

@@ -234,7 +234,7 @@ class Case:
 # --- sweeps ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def crew(server: Server, second_server: Server, tmp_path_factory: pytest.TempPathFactory) -> Crew:
     crew = Crew(server, second_server)
     for variant in VARIANTS:

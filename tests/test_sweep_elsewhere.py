@@ -85,22 +85,35 @@ FEW: dict[str, tuple[str, Trial, list[str]]] = {
 """Who is killed, as what he does, how his case is played, and where."""
 
 
-@pytest.fixture(scope="module", params=OTHERS)
+@pytest.fixture(params=OTHERS)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def home(request: pytest.FixtureRequest, name: str) -> Home:
     return OTHERS[name].home(request)
 
 
-@pytest.fixture(scope="module")
-def crew(server: Server, second_server: Server, home: Home, tmp_path_factory: pytest.TempPathFactory) -> Crew:
-    crew = Crew(server, second_server, home=home)
-    for variant in VARIANTS:
-        crew.undisturbed(tmp_path_factory.mktemp(variant), variant)
-    return crew
+@pytest.fixture(scope="session")
+def crews(server: Server, second_server: Server) -> Callable[[str, Home, Path], Crew]:
+    """One for each store."""
+    made: dict[str, Crew] = {}
+
+    def crew_of(name: str, home: Home, folder: Path) -> Crew:
+        if name not in made:
+            made[name] = Crew(server, second_server, home=home)
+            for variant in VARIANTS:
+                (folder / variant).mkdir()
+                made[name].undisturbed(folder / variant, variant)
+        return made[name]
+
+    return crew_of
+
+
+@pytest.fixture
+def crew(crews: Callable[[str, Home, Path], Crew], name: str, home: Home, tmp_path: Path) -> Crew:
+    return crews(name, home, tmp_path)
 
 
 def test_a_kill_at_every_failpoint(crew: Crew, tmp_path: Path) -> None:
