@@ -120,7 +120,6 @@ def test_a_store_that_cannot_be_used_is_left_as_it_is(stage: Stage, monkeypatch:
     assert {path.name: path.read_bytes() for path in stage.folder.glob("*.db") if path.is_file()} == before
 
 
-@pytest.mark.long
 def test_a_locked_store_is_told_and_nothing_is_changed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.stores._sqlite_line.BUSY_LIMIT_MS", 1)
     holder = apsw.Connection(str(stage.store))

@@ -237,7 +237,6 @@ def test_a_lock_of_another_process_is_not_waited_for_when_told_so(store: SqliteS
     assert connection_of(store) is kept
 
 
-@pytest.mark.long
 def test_a_lock_of_another_process_is_waited_for_up_to_the_limit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_sqlite_line, "BUSY_LIMIT_MS", 20)
     store = SqliteStore(path)

@@ -68,8 +68,9 @@ class Line:
         self._cursor: apsw.Cursor | None = None
         self._patience_ms = 0
         self._gone = ""
-        self._patient = Transaction(self, BUSY_LIMIT_MS)
-        self.seated, self.seated_at_once = Seated(self, BUSY_LIMIT_MS), Seated(self, 0)
+        self.limit_ms = BUSY_LIMIT_MS  # how long others are waited for by whoever waits
+        self._patient = Transaction(self, self.limit_ms)
+        self.seated, self.seated_at_once = Seated(self, self.limit_ms), Seated(self, 0)
         _all.add(self)
 
     def transaction(self) -> Transaction:

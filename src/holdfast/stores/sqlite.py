@@ -49,7 +49,7 @@ from holdfast.stores._sqlite_append import append, head_of
 from holdfast.stores._sqlite_aside import ADD_ROW, found_head, found_rows, move, moved
 from holdfast.stores._sqlite_check import findings, pages, sealed, unsealed
 from holdfast.stores._sqlite_examined import damaged_pages, damaged_tail, examined, pages_examined
-from holdfast.stores._sqlite_file import BUSY_LIMIT_MS, additions, bring_up_to_date, is_missing, prepare
+from holdfast.stores._sqlite_file import additions, bring_up_to_date, is_missing, prepare
 from holdfast.stores._sqlite_heads import is_newest_first, listed
 from holdfast.stores._sqlite_line import Line
 from holdfast.stores._sqlite_pruned import buried, compacted, forgotten, gaps, measured, removed, rewritten
@@ -111,14 +111,14 @@ class SqliteStore:
         self._live.sweep()
 
     def append(self, batch: Sequence[Append], *, wait: bool = True) -> list[Stale | None]:
-        patience_ms = BUSY_LIMIT_MS if wait else 0
+        patience_ms = self._writer.limit_ms if wait else 0
         if len(batch) == 1 and batch[0].goes_on:
             with self._writer.seated if wait else self._writer.seated_at_once:
                 added = self._tails.add(batch[0])
             if added:
                 return [None]
             if added is None:  # it may be in somebody else's transaction now: who asked must not be told to try again
-                return self._append(batch, BUSY_LIMIT_MS, may_be_there=True)
+                return self._append(batch, self._writer.limit_ms, may_be_there=True)
         return self._append(batch, patience_ms)
 
     def _append(self, batch: Sequence[Append], patience_ms: int, *, may_be_there: bool = False) -> list[Stale | None]:
@@ -448,9 +448,10 @@ class _Moving:
 
     def __init__(
         self, line: Line, tails: Tails, appends: Sequence[Append] = (), *, run_ids: Sequence[str] = (), owner: str = "",
-        patience_ms: int = BUSY_LIMIT_MS,
+        patience_ms: int | None = None,
     ) -> None:  # fmt: skip
-        self._line, self._tails, self._appends, self._patience_ms = line, tails, appends, patience_ms
+        self._line, self._tails, self._appends = line, tails, appends
+        self._patience_ms = line.limit_ms if patience_ms is None else patience_ms
         self._about = run_ids, owner
         self.gone_in: Sequence[Append] = ()
 
