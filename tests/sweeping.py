@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pytest
 
+import starting
 from agents_for_tests.serving import REACHED
 from holdfast import Holdfast
 from object_server import BUCKET, ENV
@@ -81,7 +82,7 @@ class Server:
     def __init__(self) -> None:
         command = [sys.executable, "-m", "agents_for_tests.serving"]
         env = {**os.environ, **ENV}
-        self.process = subprocess.Popen(
+        self.process = starting.Popen[str](
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent, env=env
         )  # fmt: skip
 

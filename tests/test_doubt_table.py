@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import holdfast as hf
+import starting
 from agents_for_tests.bank import Bank
 from agents_for_tests.payer import BROKEN_OFF, GAVE_UP, ORDER, RUN_ID, WITHIN_S
 
@@ -150,7 +151,7 @@ class Crew:
     """A process that forks a child for each order, so that a start costs no import."""
 
     def __init__(self) -> None:
-        self.process = subprocess.Popen(
+        self.process = starting.Popen[str](
             [sys.executable, "-m", "agents_for_tests.payer"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent,
         )  # fmt: skip

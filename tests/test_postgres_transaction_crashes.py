@@ -18,6 +18,7 @@ import psycopg
 import pytest
 
 import holdfast.sync as hf
+import starting
 from cutting_proxy import Proxy, proxy
 from holdfast._failpoints import TRANSACTIONS
 from holdfast.errors import LeaseLost
@@ -56,7 +57,7 @@ Lives = Callable[..., int]
 @pytest.fixture(scope="session")
 def crew() -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "agents_for_tests.booker"]
-    with subprocess.Popen(command, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with starting.Popen[str](command, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         yield process
         process.communicate()
 
