@@ -106,7 +106,7 @@ def command(*words: str, folder: Path, **environment: str) -> subprocess.Complet
     """The real command, in a process of its own."""
     kept = {name: value for name, value in os.environ.items() if name != "HOLDFAST_STORE"}
     full = [sys.executable, "-m", "holdfast", *words]
-    return subprocess.run(full, cwd=folder, env={**kept, **environment}, capture_output=True, text=True, check=False, timeout=60)
+    return starting.run(full, cwd=folder, env={**kept, **environment}, text=True, timeout=60)
 
 
 @cache

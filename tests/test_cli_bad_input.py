@@ -12,7 +12,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from cli_stage import Stage, command, staged
+from cli_stage import Stage, staged
 from holdfast.cli import main
 from holdfast.cli.exits import MEANINGS, Exit
 
@@ -148,8 +148,9 @@ def test_a_store_that_cannot_be_written_is_told(stage: Stage, capsys: pytest.Cap
 
 def test_an_error_of_our_own_keeps_its_traceback(stage: Stage) -> None:
     (stage.folder / "sitecustomize.py").write_text("import holdfast.operating.views as i\ni.runs = lambda *a, **k: 1 / 0\n")
-    path = f"{stage.folder}:{os.environ.get('PYTHONPATH', '')}"
-    ended = command("runs", "--store", str(stage.store), folder=stage.folder, PYTHONPATH=path)
+    environment = {**os.environ, "PYTHONPATH": f"{stage.folder}:{os.environ.get('PYTHONPATH', '')}"}
+    words = [sys.executable, "-m", "holdfast", "runs", "--store", str(stage.store)]
+    ended = subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "Traceback" in ended.stderr
     assert "ZeroDivisionError" in ended.stderr

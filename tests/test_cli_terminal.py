@@ -7,13 +7,13 @@ import os
 import pty
 import re
 import struct
-import subprocess
 import sys
 import termios
 from pathlib import Path
 
 import pytest
 
+import starting
 from cli_stage import Stage, staged
 from holdfast._duration import in_words as duration
 from holdfast.cli.page import Cell, Column, Commands, Facts, Line, Page, Table, plain
@@ -37,7 +37,7 @@ def on_a_terminal(*words: str, columns: int, **environment: str) -> str:
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "FORCE_COLOR")}
     full, kept = [sys.executable, "-m", "holdfast", *words], {**kept, "TERM": "xterm-256color", **environment}
-    process = subprocess.Popen(full, stdin=theirs, stdout=theirs, stderr=theirs, env=kept)
+    process = starting.Popen[bytes](full, stdin=theirs, stdout=theirs, stderr=theirs, env=kept)
     os.close(theirs)
     found = b""
     while True:

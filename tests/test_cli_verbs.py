@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import starting
 from cli_stage import Stage, command, staged
-from crashing import HEARS_CTRL_C
 from holdfast.cli import app_file, main
 
 AGENT = "import holdfast as hf\n@hf.agent(name='buy')\ndef one(order: str) -> str: return 'one'\n"
@@ -157,8 +157,8 @@ SLOW = """
 
 def test_interrupting_ends_with_130_and_the_run_can_go_on(stage: Stage) -> None:
     (stage.folder / "slow.py").write_text(stage.shop.read_text().replace("    return 3\n", SLOW))
-    words = [*HEARS_CTRL_C, sys.executable, "-m", "holdfast", "resume", "failed", "--here", "slow.py", "--store", "runs.db"]
-    with subprocess.Popen(words, cwd=stage.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    words = [sys.executable, "-m", "holdfast", "resume", "failed", "--here", "slow.py", "--store", "runs.db"]
+    with starting.Popen[str](words, cwd=stage.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert "begun\n" in process.stdout
         process.send_signal(signal.SIGINT)

@@ -19,6 +19,7 @@ from types import ModuleType
 import pytest
 
 import holdfast as hf
+import starting
 from agents_for_tests.sites import eventually
 from chaos_fleet import SOURCES
 from cli_stage import Stage
@@ -82,7 +83,7 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @contextmanager
 def worker(file: Path, url: str, **env: str) -> Iterator[subprocess.Popen[bytes]]:
     said = [sys.executable, "-m", "holdfast", "worker", str(file), "--store", url]
-    with subprocess.Popen(said, env={**os.environ, "PYTHONPATH": SOURCES, **env}, stderr=subprocess.DEVNULL) as process:
+    with starting.Popen[bytes](said, env={**os.environ, "PYTHONPATH": SOURCES, **env}, stderr=subprocess.DEVNULL) as process:
         try:
             yield process
         finally:

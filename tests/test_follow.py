@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from crashing import HEARS_CTRL_C, FailingStore, dies_at, play, status
+import starting
+from crashing import FailingStore, dies_at, play, status
 from holdfast.cli.exits import Exit
 from holdfast.errors import Refusal, StoreError
 from holdfast.operating import follow
@@ -58,14 +59,14 @@ print(hf.run(chat, run_id="r", store=folder / "runs.db"))
 
 
 def talker(folder: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", TALKER, str(folder)], stdout=subprocess.PIPE, text=True)
+    return starting.Popen[str]([sys.executable, "-c", TALKER, str(folder)], stdout=subprocess.PIPE, text=True)
 
 
 @contextmanager
 def tailing(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """The real command in a process of its own; what is left of it at the end hears Ctrl-C."""
-    words = [*HEARS_CTRL_C, sys.executable, "-m", "holdfast", "tail", "r", "--json", "--store", str(folder / "runs.db")]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    words = [sys.executable, "-m", "holdfast", "tail", "r", "--json", "--store", str(folder / "runs.db")]
+    with starting.Popen[str](words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         alarm = threading.Timer(LIMIT_S, process.kill)
         alarm.start()
         try:

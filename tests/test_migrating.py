@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 import holdfast.sync as hf
+import starting
 from holdfast.cli import main
 from holdfast.stores import _postgres_schema, migrating
 from holdfast.stores.opening import open_store
@@ -168,7 +169,7 @@ def test_migrations_are_numbered_without_a_gap() -> None:
 def together(url: str, file: Path, processes: int, how: str = "") -> subprocess.Popen[str]:
     """Processes that know one migration more, at the start."""
     command = [sys.executable, "-c", MIGRATE, url, str(file), how, str(processes)]
-    crew = subprocess.Popen(command, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    crew = starting.Popen[str](command, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert crew.stdout is not None
     assert crew.stdout.readline() == "ready\n"
     return crew

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+import starting
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -73,10 +74,20 @@ def surroundings(folder: Path) -> dict[str, str]:
     return {**os.environ, **ours, "PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "error"}
 
 
-def run(command: list[str], folder: Path) -> str:
-    """What a command prints; the shell's word for one that was killed comes last."""
+def typed(command: list[str], folder: Path) -> str:
+    """What a command prints that is started as a reader would start it."""
     words = [sys.executable, *command[1:]] if command[0] == "python" else command
-    done = subprocess.run(words, cwd=folder, env=surroundings(folder), capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    env = surroundings(folder)
+    return said_by(subprocess.run(words, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False))
+
+
+def run(program: str | Path, folder: Path) -> str:
+    """What a program prints."""
+    return said_by(starting.run([sys.executable, program], cwd=folder, env=surroundings(folder), text=True, timeout=LIMIT_S))
+
+
+def said_by(done: subprocess.CompletedProcess[str]) -> str:
+    """What a process has printed; the shell's word for one that was killed comes last."""
     if done.returncode == -signal.SIGKILL:
         return f"{done.stdout}Killed\n"
     assert (done.returncode, done.stderr) == (0, "")
@@ -89,7 +100,7 @@ def test_the_page_prints_what_happens(page: Path, tmp_path: Path) -> None:
         (tmp_path / name).write_text(code)
     shown = [each for each in commands(page) if not each.command.startswith(ELSEWHERE)]
     assert shown
-    assert [Shown(each.command, run(each.command.split(), tmp_path)) for each in shown] == shown
+    assert [Shown(each.command, typed(each.command.split(), tmp_path)) for each in shown] == shown
     assert any("Killed" in each.output for each in shown)
 
 
@@ -137,12 +148,12 @@ def test_the_snippets_of_the_page_are_python(page: Path) -> None:
 )
 def test_the_snippets_of_the_page_run_in_order(page: Path, printed: str, tmp_path: Path) -> None:
     (tmp_path / "snippets.py").write_text("\n".join(blocks(page, "python")))
-    assert run(["python", "snippets.py"], tmp_path) == printed
+    assert run("snippets.py", tmp_path) == printed
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
 def test_the_example_runs_and_gives_its_recorded_result_again(example: Path, tmp_path: Path) -> None:
-    first, again = (run(["python", str(example)], tmp_path).splitlines() for _ in range(2))
+    first, again = (run(example, tmp_path).splitlines() for _ in range(2))
     assert first
     assert first[-len(again) :] == again
 
@@ -159,7 +170,7 @@ def test_a_killed_tool_loop_goes_on(tmp_path: Path) -> None:
     code = (ROOT / "examples" / "tool_loop.py").read_text()
     example = tmp_path / "killed.py"
     example.write_text(DIE_ONCE + code.replace('return f"booked', 'die_once(); return f"booked'))
-    first, second = (run(["python", str(example)], tmp_path).splitlines() for _ in range(2))
+    first, second = (run(example, tmp_path).splitlines() for _ in range(2))
     assert [line.partition(":")[0] for line in first] == ["model", "tool", "tool", "model", "tool", "Killed"]
     assert second[0] == first[-2]
     assert second[1:] == ["model: reads 6 messages", "Rome is warmer. I booked three nights."]

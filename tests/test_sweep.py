@@ -164,9 +164,10 @@ class Case:
         return reached(self.folder)
 
     def finish(self, server: Obeying) -> None:
-        """Start it again, and play the person where one is needed, until it is done."""
+        """Start it again, and play the person where one is needed, until it is done; in a process that has seen others, if it is sound."""
+        undisturbed = {} if self.broken else {"here": True}
         for _ in range(RESTARTS):
-            code = server.obey(self.order())
+            code = server.obey(self.order(**undisturbed))
             if code == 0:
                 return
             if code != NEEDS_A_PERSON:

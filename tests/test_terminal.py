@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from crashing import HEARS_CTRL_C
+import starting
 from holdfast import Holdfast
 from holdfast.app.terminal import named
 from holdfast.codec.answers import harmless
@@ -52,8 +52,8 @@ class Person:
         (folder / "app.py").write_text(PROGRAM)
         self.seen = ""
         self._ours, theirs = pty.openpty()
-        command = [*HEARS_CTRL_C, sys.executable, str(folder / "app.py"), mode, str(folder / "runs.db"), park_after, *more]
-        self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+        command = [sys.executable, str(folder / "app.py"), mode, str(folder / "runs.db"), park_after, *more]
+        self.process = starting.Popen[bytes](command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
         os.close(theirs)
 
     def sees(self, text: str, *, within_s: float = 20.0) -> None:
@@ -156,7 +156,7 @@ def test_at_the_end_of_the_input_the_run_waits_for_an_answer_from_elsewhere(pers
 def test_without_a_terminal_the_command_is_told(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(PROGRAM)
     command = [sys.executable, str(tmp_path / "app.py"), "async", str(tmp_path / "runs.db"), "0s"]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with starting.Popen[str](command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         told = process.stderr.readline()
         process.kill()
@@ -166,7 +166,7 @@ def test_without_a_terminal_the_command_is_told(tmp_path: Path) -> None:
 def test_a_question_cannot_command_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(PROGRAM.replace('"colour?"', '"colour\\x1b[31m?"'))
     command = [sys.executable, str(tmp_path / "app.py"), "async", str(tmp_path / "runs.db"), "0s"]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with starting.Popen[str](command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         told = process.stderr.readline()
         process.kill()

@@ -250,7 +250,7 @@ def test_an_app_file_that_cannot_work_is_refused_and_no_run_is_touched(app: Hold
     (tmp_path / "bad.py").write_text(code)
     app.submit(fleet_app.pays, "o-1", run_id="run")
     said = command(tmp_path / "bad.py", str(tmp_path / "runs.db"))
-    done = subprocess.run(said, env=surroundings(1), capture_output=True, text=True, timeout=BOUND_S, check=False)
+    done = starting.run(said, env=surroundings(1), text=True, timeout=BOUND_S)
     assert done.returncode == 1
     assert words in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
@@ -326,7 +326,7 @@ def test_a_port_that_is_taken_is_told(app: Holdfast, desk: Server, tmp_path: Pat
 
 def test_a_lease_that_is_no_duration_is_told(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "holdfast", "worker", str(APP), "--lease", "soon", "--store", str(tmp_path / "runs.db")]
-    done = subprocess.run(words, env=surroundings(1), capture_output=True, text=True, timeout=BOUND_S, check=False)
+    done = starting.run(words, env=surroundings(1), text=True, timeout=BOUND_S)
     assert done.returncode == 2
     assert "--lease" in done.stderr
     assert json.dumps("soon")[1:-1] in done.stderr

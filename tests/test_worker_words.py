@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,6 +10,7 @@ from types import ModuleType
 import pytest
 
 import holdfast as hf
+import starting
 from chaos_fleet import surroundings
 from holdfast import Holdfast
 from holdfast.cli import working
@@ -39,7 +39,7 @@ def test_a_queue_that_nobody_can_leave_a_run_in_is_refused(queues: list[str]) ->
 def test_the_command_refuses_it_and_says_what_was_wrong(words: tuple[str, str], code: int, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("import holdfast as hf\n@hf.agent\ndef a(): ...\n")
     said = [sys.executable, "-m", "holdfast", "worker", str(tmp_path / "app.py"), *words, "--store", str(tmp_path / "runs.db")]
-    done = subprocess.run(said, env=surroundings(1), capture_output=True, text=True, timeout=BOUND_S, check=False)
+    done = starting.run(said, env=surroundings(1), text=True, timeout=BOUND_S)
     assert done.returncode == code
     assert words[1] in done.stderr or words[0] in done.stderr
     assert "Traceback" not in done.stderr

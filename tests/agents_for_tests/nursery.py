@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import runpy
+import signal
 import socket
 import sys
 import types
@@ -59,11 +60,13 @@ def become(order: dict[str, Any], files: list[int]) -> None:
     """Be what the order says, as if it had been started."""
     if order["new_session"]:
         os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job of a shell, which the tests may be, ignores it
     for number, file in enumerate(files):
         os.dup2(file, number)
         os.close(file)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 (as long as the process)
-    sys.stdout, sys.stderr = (open(number, "w", buffering=1 if os.isatty(number) else -1, closefd=False) for number in (1, 2))  # noqa: SIM115
+    sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
+    sys.stdout.reconfigure(line_buffering=os.isatty(1) or "PYTHONUNBUFFERED" in order["environment"])
     sys.stderr.reconfigure(line_buffering=True, errors="backslashreplace")
     os.chdir(order["folder"])
     os.environ.clear()
