@@ -10,14 +10,16 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import holdfast
-from holdfast.demo import evidence
+import starting
+from holdfast.demo import evidence, stage
 from holdfast.demo.ending import Ending
 from holdfast.demo.show import show
-from holdfast.demo.stage import AGENT, BANK, Command, Stage
+from holdfast.demo.stage import Command, Stage
 
 DEMO = [sys.executable, "-c", "import sys; from holdfast.demo import main; sys.exit(main())"]
 LIMIT_S = 20.0
@@ -159,12 +161,13 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_the_demo_fails_with(forgery: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_fails_with(forgery: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "subprocess", SimpleNamespace(Popen=starting.Popen, PIPE=subprocess.PIPE))
     part, code, claims = FORGERIES[forgery]
     script = tmp_path / "forger.py"
     script.write_text(code)
-    command: Command = (sys.executable, str(script))
-    assert show(agent=command if part == "agent" else AGENT, bank=command if part == "bank" else BANK) == 1
+    commands: dict[str, Command] = {name: (sys.executable, "-m", f"holdfast.demo.{name}") for name in ("agent", "bank")}
+    assert show(**{**commands, part: (sys.executable, str(script))}) == 1
     denied = [line for line in capfd.readouterr().out.splitlines() if line.startswith("NOT SO")]
     assert [claim for claim in claims if not any(claim in line for line in denied)] == []
 
