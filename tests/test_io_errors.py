@@ -25,11 +25,16 @@ __all__ = ["crew"]
 HERE = Path(__file__).parent
 STORE_GAVE_UP = 74
 KIB = 1024
+WRITES = ("pwrite64", "fdatasync", "pwritev2")
+"""How SQLite writes and flushes, and how a tail is written and flushed at once."""
+FLUSH = r"(?:fdatasync|pwritev2)\((\d+)"
 REFUSALS = {
     ("pwrite64", "ENOSPC"): ({"StoreFull", "StoreFull: shared memory"}, 9),
     ("pwrite64", "EIO"): ({"StoreFailed", "StoreFull: shared memory"}, 5),
     ("fdatasync", "EIO"): ({"StoreFailed"}, 8),
     ("fdatasync", "ENOSPC"): ({"StoreFailed", "StoreFull"}, 4),
+    ("pwritev2", "EIO"): ({"StoreFailed"}, 5),
+    ("pwritev2", "ENOSPC"): ({"StoreFull"}, 4),
 }
 """Which call fails how: the errors that the caller may get, and at how many points of the run it is tried.
 
@@ -38,16 +43,21 @@ Of shared memory that cannot grow SQLite does not say why: that is told as a lac
 
 
 @pytest.fixture(scope="session")
-def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """How often the main thread writes and flushes in an undisturbed run, from the creation of the store on."""
+def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[int]]:
+    """The calls of the main thread that write and flush files in an undisturbed run, from the creation of the store on, by their numbers.
+
+    A flush of a folder is left out: SQLite does not look what becomes of it.
+    """
     folder = tmp_path_factory.mktemp("counted")
-    traced = starting.under_strace(["-e", "trace=pwrite64,fdatasync", "-o", f"{folder}/trace"], AGENT, folder, "async")
+    traced = starting.under_strace(["-y", "-e", f"trace={','.join(WRITES)}", "-o", f"{folder}/trace"], AGENT, folder, "async")
     starting.run(traced, cwd=HERE, timeout=60).check_returncode()
     lines = (folder / "trace").read_text().splitlines()
     main = lines[0].split()[0]
-    counts = {name: sum(line.split()[0] == main and f"{name}(" in line for line in lines) for name in ("pwrite64", "fdatasync")}
-    assert counts["pwrite64"] > counts["fdatasync"] > 20
-    return counts
+    made = {name: [line for line in lines if line.split()[0] == main and f"{name}(" in line] for name in WRITES}
+    found = {name: [number for number, line in enumerate(each, 1) if f"<{folder}>" not in line] for name, each in made.items()}
+    assert len(found["pwrite64"]) > 20
+    assert min(len(found["fdatasync"]), len(found["pwritev2"])) > 10
+    return found
 
 
 def disturbed(case: Case, call: str, error: str, number: int, *options: str) -> tuple[int, str]:
@@ -64,13 +74,13 @@ def error_of(case: Case) -> str:
     return f"{kind}: shared memory" if "the shared memory beside the log cannot grow" in text else str(kind)
 
 
-def spread(last: int, points: int) -> list[int]:
-    """So many numbers from 1 to `last`, evenly."""
-    return sorted({1 + round(number * (last - 1) / (points - 1)) for number in range(points)})
+def spread(numbers: Sequence[int], points: int) -> list[int]:
+    """So many of these, evenly."""
+    return sorted({numbers[round(place * (len(numbers) - 1) / (points - 1))] for place in range(points)})
 
 
 @pytest.mark.parametrize(("call", "error"), REFUSALS)
-def test_a_disk_that_refuses(crew: Crew, calls: dict[str, int], tmp_path: Path, call: str, error: str) -> None:
+def test_a_disk_that_refuses(crew: Crew, calls: dict[str, list[int]], tmp_path: Path, call: str, error: str) -> None:
     kinds, points = REFUSALS[call, error]
 
     def refuse_at(server: Server, number: int) -> tuple[str, list[str]]:
@@ -95,20 +105,20 @@ def flushes_after_failure(trace: Sequence[str]) -> list[str]:
     after: list[str] = []
     failed = ""
     for line in trace:
-        if "(INJECTED)" in line and (match := re.search(r"fdatasync\((\d+)", line)):
+        if "(INJECTED)" in line and (match := re.search(FLUSH, line)):
             failed = match.group(1)
         elif failed and re.search(rf"close\({failed}\)", line):
             return after
-        elif failed and re.search(rf"fdatasync\({failed}\)", line):
+        elif failed and (match := re.search(FLUSH, line)) and match.group(1) == failed:
             after.append(line)
     raise AssertionError("no flush failed, or its descriptor was never closed")
 
 
-@pytest.mark.parametrize("number", [9, 20])
-def test_a_flush_that_failed_is_not_tried_again_on_the_same_handle(crew: Crew, tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize(("call", "number"), [("fdatasync", 9), ("fdatasync", 14), ("pwritev2", 9)])
+def test_a_flush_that_failed_is_not_tried_again_on_the_same_handle(crew: Crew, tmp_path: Path, call: str, number: int) -> None:
     case = new_case(crew, tmp_path / "flush", "async")
-    options = ("-e", "trace=fdatasync,close", "-o", f"{case.folder}/trace")
-    code, _ = disturbed(case, "fdatasync", "EIO", number, *options)
+    options = ("-e", "trace=fdatasync,pwritev2,close", "-o", f"{case.folder}/trace")
+    code, _ = disturbed(case, call, "EIO", number, *options)
     assert code == STORE_GAVE_UP
     assert flushes_after_failure((case.folder / "trace").read_text().splitlines()) == []
 

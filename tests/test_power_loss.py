@@ -123,13 +123,18 @@ class RecordingOs:
         self.log.append(Write(self._files[fd], offset, bytes(data)))
         return written
 
-    def pwritev(self, fd: int, parts: Sequence[bytes], offset: int) -> int:
-        written = os.pwritev(fd, parts, offset)
+    def pwritev(self, fd: int, parts: Sequence[bytes], offset: int, flags: int = 0) -> int:
+        written = os.pwritev(fd, parts, offset, flags)
         self.log.append(Write(self._files[fd], offset, b"".join(parts)))
+        if flags & os.RWF_DSYNC:
+            self._flushed(fd)
         return written
 
     def fsync(self, fd: int) -> None:
         os.fsync(fd)
+        self._flushed(fd)
+
+    def _flushed(self, fd: int) -> None:
         if self._files[fd]:
             self.log.append(Sync(self._files[fd]))
 
@@ -378,7 +383,7 @@ def test_with_fewer_flushes_acknowledged_records_are_lost(tmp_path: Path, seed: 
 
 def test_without_the_flush_of_a_tail_acknowledged_records_are_lost(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(RecordingOs, "fdatasync", lambda *_: None)
+        patch.setattr(RecordingOs, "RWF_DSYNC", 0, raising=False)
         before, log = recorded(tmp_path)
     assert any(isinstance(event, Write) and event.file.endswith(".tail") and event.offset for event in log)
     assert lost(before, log, tmp_path, seed) == 10, f"seed {seed}"

@@ -187,37 +187,34 @@ def interrupts(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-MOMENTS = {
-    "before it writes": ("pwrite", True),
-    "after it has written": ("pwrite", False),
-    "after it has flushed": ("fdatasync", False),
-}
+MOMENTS = ("before it writes", "after it has written", "after it has flushed")
 
 
 class Meddling:
-    """`os`, in which something happens once, before or after a call."""
+    """`os`, in which something happens once, at one of these moments."""
 
-    def __init__(self, call: str, does: Callable[[], object], *, before: bool) -> None:
-        self._call, self._does, self._before = call, does, before
+    def __init__(self, moment: str, does: Callable[[], object]) -> None:
+        self._moment, self._does = moment, does
 
     def __getattr__(self, name: str) -> Any:
-        return self._meddled if name == self._call else getattr(os, name)
+        return getattr(os, name)
 
-    def _meddled(self, *args: Any) -> Any:
+    def pwritev(self, fd: int, parts: Sequence[bytes], at: int, flags: int = 0) -> int:
         does, self._does = self._does, lambda: None
-        if self._before:
-            does()
-        answer = getattr(os, self._call)(*args)
-        if not self._before:
-            does()
-        return answer
+        happens = {moment: does if moment == self._moment else lambda: None for moment in MOMENTS}
+        happens["before it writes"]()
+        written = os.pwritev(fd, parts, at)
+        happens["after it has written"]()
+        if flags & os.RWF_DSYNC:
+            os.fdatasync(fd)
+        happens["after it has flushed"]()
+        return written
 
 
 def meddled(store: SqliteStore, moment: str, does: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[Stale | None]:
     """The append of row 10, in the middle of which something happens."""
-    call, before = MOMENTS[moment]
     with monkeypatch.context() as patch:
-        patch.setattr(_tail_file, "os", Meddling(call, does, before=before))
+        patch.setattr(_tail_file, "os", Meddling(moment, does))
         return store.append([on("run", 9)])
 
 
@@ -334,10 +331,18 @@ class Refusing:
         raise OSError(self.error, os.strerror(self.error))
 
 
+class Unflushed(Refusing):
+    """`os`, in which what is to be flushed with its write is written, and its flush fails."""
+
+    def _refuse(self, fd: int, *written: Any) -> None:
+        os.pwritev(fd, *written[:2])
+        super()._refuse(fd)
+
+
 REFUSALS = {
-    "a write, since there is no room": (("pwrite", errno.ENOSPC), StoreFull),
-    "a write": (("pwrite", errno.EIO), StoreFailed),
-    "a flush": (("fdatasync", errno.EIO), StoreFailed),
+    "a write, since there is no room": (Refusing("pwritev", errno.ENOSPC), StoreFull),
+    "a write": (Refusing("pwritev", errno.EIO), StoreFailed),
+    "its flush": (Unflushed("pwritev", errno.EIO), StoreFailed),
 }
 
 
@@ -346,8 +351,7 @@ def test_what_the_disk_refuses_is_said_and_the_store_goes_on_without_that_file(
     mine: SqliteStore, other: SqliteStore, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
     appended(mine, "run", 9)
-    call, kind = REFUSALS[refused]
-    refusing = Refusing(*call)
+    refusing, kind = REFUSALS[refused]
     with monkeypatch.context() as patch:
         patch.setattr(_tail_file, "os", refusing)
         with pytest.raises(kind, match="what was acknowledged before is safe"):

@@ -248,24 +248,75 @@ class Refusing:
         if self.direct and not args[1] & os.O_DIRECT:
             return os.open(*args)
         if self.short:
-            return os.pwrite(args[0], args[1][:100], args[2])
+            part = args[1][:100] if self.name == "pwrite" else [args[1][0][:100]]
+            return getattr(os, self.name)(args[0], part, *args[2:])
         raise OSError(self.error, os.strerror(self.error))
 
 
-FAULTS = {
-    "a write": (Refusing("pwrite", errno.EIO), [1]),
-    "a part of a write": (Refusing("pwrite", errno.EIO, short=True), [1]),
-    "a flush": (Refusing("fdatasync", errno.EIO), [1, 2]),
+class Refused:
+    """`os`, in which files can be opened and written only in some ways."""
+
+    def __init__(self, *, direct: bool = False, direct_writes: bool = False, through: bool = False) -> None:
+        self.direct, self.direct_writes, self.through = direct, direct_writes, through
+        self.past: set[int] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
+        self._refuse(self.direct and flags & os.O_DIRECT)
+        fd = os.open(path, flags, mode)
+        self.past |= {fd} if flags & os.O_DIRECT else set()
+        return fd
+
+    def pwrite(self, fd: int, data: bytes, at: int) -> int:
+        self._refuse(self.direct_writes and fd in self.past)
+        return os.pwrite(fd, data, at)
+
+    def pwritev(self, fd: int, parts: Sequence[bytes], at: int, flags: int = 0) -> int:
+        self._refuse((self.direct_writes and fd in self.past) or (self.through and flags))
+        return os.pwritev(fd, parts, at, flags)
+
+    def close(self, fd: int) -> None:
+        self.past.discard(fd)
+        os.close(fd)
+
+    def _refuse(self, refused: object) -> None:
+        if refused:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+
+class Unflushed:
+    """`os`, in which what is to be flushed with its write is written and not flushed."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def pwritev(self, fd: int, parts: Sequence[bytes], at: int, flags: int) -> int:
+        os.pwritev(fd, parts, at)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+IN_TWO = Refused(through=True)
+FAULTS: dict[str, tuple[Any, Any, list[int]]] = {
+    "a write": (os, Refusing("pwritev", errno.EIO), [1]),
+    "a part of a write": (os, Refusing("pwritev", errno.EIO, short=True), [1]),
+    "its flush": (os, Unflushed(), [1, 2]),
+    "a write in two calls": (IN_TWO, Refusing("pwrite", errno.EIO), [1]),
+    "a part of one": (IN_TWO, Refusing("pwrite", errno.EIO, short=True), [1]),
+    "its flush in a call of its own": (IN_TWO, Refusing("fdatasync", errno.EIO), [1, 2]),
 }
+"""The disk with which a tail is made, the one that refuses something, and what is there then."""
 
 
 @pytest.mark.parametrize("refused", FAULTS)
 def test_behind_an_error_nothing_more_is_added_and_the_file_tells_what_is_there(
     path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
+    made_with, disk, there = FAULTS[refused]
+    monkeypatch.setattr(_tail_file, "os", made_with)
     tail = Tail(path)
     tail.add(frame(1))
-    disk, there = FAULTS[refused]
     monkeypatch.setattr(_tail_file, "os", disk)
     with pytest.raises(OSError):
         tail.add(frame(2))
@@ -275,27 +326,26 @@ def test_behind_an_error_nothing_more_is_added_and_the_file_tells_what_is_there(
     assert [one.seq for one in tail.contents().frames] == there
 
 
-def test_where_the_cache_cannot_be_passed_it_is_used(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_tail_file, "os", Refusing("open", errno.EINVAL, direct=True))
+WAYS = {
+    "everything": (Refused(), True, _tail_file._write_through),
+    "no write that flushes": (Refused(through=True), True, _tail_file._write_and_flush),
+    "no way past the cache": (Refused(direct=True), False, _tail_file._write_through),
+    "a way past the cache by which nothing is written": (Refused(direct_writes=True), False, _tail_file._write_through),
+    "neither": (Refused(direct=True, through=True), False, _tail_file._write_and_flush),
+}
+"""What can be had of a disk, whether frames pass the cache by then, and how they are kept."""
+
+
+@pytest.mark.parametrize("had", WAYS)
+def test_the_best_way_is_taken_that_can_be_had(path: Path, monkeypatch: pytest.MonkeyPatch, had: str) -> None:
+    disk, past, keep = WAYS[had]
+    monkeypatch.setattr(_tail_file, "os", disk)
     tail = Tail(path)
-    assert tail._past == tail._fd
+    assert (tail._past in disk.past, tail._keep) == (past, keep)
     assert tail.add(frame(1))
     assert seqs(path) == ([1], [])
-
-
-def test_where_a_file_may_be_opened_past_the_cache_but_not_written_it_is_used_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = _tail_file._write
-
-    def write(fd: int, data: bytes, at: int) -> None:
-        if at == BLOCK and len(data) == BLOCK:
-            raise OSError(errno.EINVAL, "unaligned")
-        written(fd, data, at)
-
-    monkeypatch.setattr(_tail_file, "_write", write)
-    tail = Tail(path)
-    monkeypatch.undo()
-    assert tail._past == tail._fd
-    assert tail.add(frame(1))
+    tail.remove()
+    assert disk.past == set(), "what was only tried is closed"
 
 
 def test_one_that_cannot_be_made_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

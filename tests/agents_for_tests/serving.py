@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ from holdfast.stores import _tail_file
 PATIENCE_S = 10
 """A run takes a twentieth of a second; one that takes so long hangs, and says where."""
 REAL_VFS = "unix"
+FLUSHES = {"fdatasync", "pwritev2"}
+"""What flushes the files of SQLite, and what writes and flushes a tail."""
 REACHED = "reached.json"
 """How often an act that was counted came to each place."""
 
@@ -80,6 +82,13 @@ class MortalOs:
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
 
+    def pwritev(self, fd: int, parts: Sequence[bytes], at: int, flags: int = 0) -> int:
+        """What is flushed with its write is written first, so that one who dies on the way into the flush has written it."""
+        written = os.pwritev(fd, parts, at)
+        if flags & os.RWF_DSYNC:
+            self.fdatasync(fd)
+        return written
+
     def fdatasync(self, fd: int) -> None:
         MortalFile.count()
         os.fdatasync(fd)
@@ -100,8 +109,8 @@ def obey(agent: Any, order: dict[str, Any]) -> int:
         order["vfs"] = MortalVfs()
         tails: Any = _tail_file
         tails.os = MortalOs()
-    if "fdatasync" in order:
-        traced("-o", os.devnull, "-e", "trace=fdatasync", "-e", f"inject=fdatasync:signal=KILL:when={order['fdatasync']}")
+    for call in FLUSHES & order.keys():
+        traced("-o", os.devnull, "-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when={order[call]}")
     if "counted" in order:
         return counted(agent, order)
     return play(agent, order)
