@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -52,6 +53,34 @@ def test_time_out_names_what_it_broke_off() -> None:
     store = MemoryStore()
     assert play(store, agent) == "late"
     assert [record.cause for record in records(store) if isinstance(record, rec.StepBrokenOff)] == ["1"]
+
+
+@hf.step
+def quick_def() -> None:
+    """Where the time-out of a thread comes."""
+
+
+@hf.agent
+async def slow() -> None:
+    async with hf.timeout(0.01):
+        await endless()
+
+
+@hf.agent(name="slow")
+def slow_def() -> None:
+    with hfs.timeout(0.01):
+        time.sleep(0.02)
+        quick_def()
+
+
+@pytest.mark.parametrize("agent", [slow, slow_def], ids=["async", "def"])
+def test_time_out_says_what_took_too_long_live_and_on_replay(agent: Any) -> None:
+    store = MemoryStore()
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match=r"^what is inside took longer than the 0\.01 s of hf\.timeout"):
+            play(store, agent)
+    with hf.Holdfast(store) as app:
+        assert "0.01 s of hf.timeout" in app.show("r").last_error
 
 
 def test_time_that_went_by_before_a_crash_counts() -> None:

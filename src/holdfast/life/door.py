@@ -75,7 +75,7 @@ def _cancelled_by_the_journal(call: Call) -> Life[None]:
                 block.fired = True
                 fired = [*closing(call.run.journal, call.step_id), rec.TimeoutFired(step_id=block.step_id)]
                 yield Turn(block.seq if block.doomed else (yield Commit(fired)))
-                raise TimeoutError
+                raise block.over()
     if call.scope.to_be_cancelled() or (call.run.blocking and call.scope.lost):
         _drop_child(call)
         yield Hang()

@@ -193,7 +193,7 @@ def _enter(run: Run, scope: Scope) -> None:
 
 def _doom(scope: Scope) -> BaseException:
     """What ends a blocking step that the journal says was never reached: a time-out that fired, or a lost race."""
-    return TimeoutError() if any(block.doomed for block in scope.time_outs()) else BranchLost()
+    return next((block.over() for block in scope.time_outs() if block.doomed), BranchLost())
 
 
 def _leave(run: Run, scope: Scope) -> None:

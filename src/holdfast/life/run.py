@@ -85,6 +85,9 @@ class TimeOut(Protocol):
     def deadline_us(self) -> int:
         """When its time is over."""
 
+    def over(self) -> TimeoutError:
+        """What is raised where it has fired."""
+
 
 class Scope(Place):
     """One line of execution with its own numbers: `path` is empty for the agent, "12.1" for branch 1 of the gather at 12."""

@@ -164,8 +164,9 @@ def _waited(call: Call, wait: Callable[[Call], Life[Came]]) -> Life[Any]:
     except (asyncio.CancelledError, BranchLost) as error:
         if call.run.ended is None:
             yield from broken_off(call, 1, error, body.usage)
-        if isinstance(error, BranchLost) and any(block.fired for block in call.scope.time_outs()):
-            raise TimeoutError from error  # as on replay
+        fired = [block for block in call.scope.time_outs() if block.fired]
+        if isinstance(error, BranchLost) and fired:
+            raise fired[0].over() from error  # as on replay
         raise
     reach("wait.before_outcome")
     done = step_done(call, body, value, 1)

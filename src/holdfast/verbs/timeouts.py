@@ -47,6 +47,10 @@ class _Block:
         """When its time is over."""
         return self._started_us + int(self._after_s * 1e6)
 
+    def over(self) -> TimeoutError:
+        """What is raised where it has fired."""
+        return TimeoutError(f"what is inside took longer than the {self._after_s:g} s of hf.timeout")
+
     def due(self) -> bool:
         """Whether it should fire now: the time is over and replay has come to its end."""
         return not self.fired and self.left_s() <= 0 and self._scope.run.at_live_edge()
@@ -83,7 +87,7 @@ class timeout(_Block):  # noqa: N801 (reads as a verb: `async with hf.timeout("5
             if self._scope.run.ended is not None:
                 raise self._scope.run.ended from over  # the time-out could not be recorded, so the agent must not see it
             await self._spent()
-            raise
+            raise self.over() from over
         finally:
             self._over = True
             self._scope.blocks.remove(self)
