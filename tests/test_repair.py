@@ -235,7 +235,7 @@ def test_a_head_that_is_gone_is_computed_again(harmed: Harmed) -> None:
 def test_without_a_head_an_unfinished_run_may_have_lost_its_end(harmed: Harmed) -> None:
     harmed.execute("DELETE FROM runs; DELETE FROM journal WHERE seq > 5")
     mending = harmed.repair()
-    assert (mending.what, mending.status) == ("its head is gone", "blocked")
+    assert (mending.what, mending.status, mending.unreadable) == ("its head is gone", "blocked", 1)
 
 
 def test_a_run_without_a_good_record_is_left_alone(tmp_path: Path) -> None:
@@ -372,7 +372,7 @@ def test_without_its_doubts_a_repair_would_have_the_effect_repeated(harmed: Harm
     harmed.flip(5)
     harmed.repair()
     with hf.Holdfast(harmed.path) as app:
-        app.resume("r", by="ann")
+        app.resume("r", effects="repeat", by="ann")
     harmed.play()
     assert executed == ["c", "pay d", "e"]
 

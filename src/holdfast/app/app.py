@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar, TypeVarTuple, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, TypeVarTuple, Unpack, overload
 
 from holdfast._clock import Clock, SystemClock
 from holdfast._duration import Duration, seconds
@@ -374,18 +374,29 @@ class Holdfast(Transferring, Working):
 
         return (operate.undo if undo else operate.cancel)(self.engine, run_id, by=by or somebody(), reason=reason)
 
-    def resume(self, run_id: str, *, budget: Budget | None = None, by: str | None = None, reason: str = "") -> str:
+    def resume(
+        self,
+        run_id: str,
+        *,
+        budget: Budget | None = None,
+        effects: Literal["ask", "repeat"] = "ask",
+        by: str | None = None,
+        reason: str = "",
+    ) -> str:
         """Mark a failed, blocked or waiting run as ready for whoever runs its agent next.
 
         The limits of `budget` take the place of the code's from now on, also of a run that executes; a question about a limit is settled.
+        With effects="repeat" what is not on record did not happen, whatever a repair could not read: it is executed.
         """
         from holdfast.operating import operate
         from holdfast.operating.telling import somebody
 
         who = by or somebody()
+        if budget is not None and effects != "ask":
+            raise Misuse("say one after the other: first effects=, then budget=; nothing was changed")
         if budget is not None:
             return operate.allow(self.engine, run_id, budget, by=who, reason=reason)
-        return operate.resume(self.engine, run_id, by=who, reason=reason)
+        return operate.resume(self.engine, run_id, by=who, reason=reason, effects=effects)
 
     def accept(self, run_id: str, *, by: str | None = None, reason: str = "") -> str:
         """Let a run go on with changed code that blocks it, or with a model that changed; effects that happened are not done again."""

@@ -182,6 +182,9 @@ def resume(
         list[str] | None,
         typer.Option("--budget", metavar="LIMIT=AMOUNT", help="What it may spend from now on: usd=50, steps=200, time=2h; repeatable."),
     ] = None,
+    effects: Annotated[
+        str, typer.Option("--effects", metavar="ask|repeat", help="After a repair: repeat says that effects not on record did not happen.")
+    ] = "ask",
     queue: stopping.QueueOption = None,
     fleet: stopping.FleetOption = False,
     status: stopping.StatusOption = None,
@@ -208,24 +211,30 @@ def resume(
     for_all = stopping.is_for_all(run, chosen, queue=queue, fleet=fleet)
     for_many = not for_all and stopping.is_for_many(run, chosen, or_else=stopping.OR_ALL)
     if for_all or for_many or run is None:
-        for_one = {"--here": here is not None, "--no-wait": no_wait, "--budget": limits is not None}
+        for_one = {"--here": here is not None, "--no-wait": no_wait, "--budget": limits is not None, "--effects": effects != "ask"}
         stopping.refuse_for_one(for_one if for_many else {**for_one, "--accept": accept})
         if for_all:
             return stopping.resume_all(screen, queue, by=by, reason=reason)
         return stopping.resume_many(screen, chosen, accept=accept, by=by, reason=reason)
     _refuse_idle_no_wait(here, no_wait=no_wait)
-    if accept and limits is not None:
-        raise typer.BadParameter("say one after the other: first --accept, then --budget", param_hint="--budget")
+    _refuse_two_words({"--accept": accept, "--effects": effects != "ask", "--budget": limits is not None})
     with opened(store) as holdfast:
-        said = holdfast.accept if accept else partial(holdfast.resume, budget=limits)
+        said = holdfast.accept if accept else partial(holdfast.resume, budget=limits, effects=effects)  # type: ignore[arg-type]
         if here is None:
             screen.told(run, said(run, by=by, reason=reason))
             return Exit.FINE
         with screen.to_itself():
             order = order_from(holdfast, run, here, wait=not no_wait)
-        if reason or by or accept or limits is not None:
+        if reason or by or accept or limits is not None or effects != "ask":
             said(run, by=by, reason=reason)
         return go_on(holdfast, order, screen)
+
+
+def _refuse_two_words(said: dict[str, bool]) -> None:
+    """Each is recorded with a resume of its own."""
+    given = [option for option, is_said in said.items() if is_said]
+    if len(given) > 1:
+        raise typer.BadParameter(f"say one after the other: first {given[0]}, then {given[1]}", param_hint=given[1])
 
 
 def _refuse_idle_no_wait(here: Path | None, *, no_wait: bool) -> None:

@@ -58,6 +58,8 @@ NOTE_LIMIT = 150
 """Characters of a note that the list of runs shows; `show` shows all of it."""
 DAMAGES = 20
 """Damaged runs, and lines about the store, that a check shows: where a whole file is damaged there is no end of them."""
+UNKNOWN = "an effect that is not on record counts as one in doubt: it is resent, verified, asked about, as it declares"
+"""What follows for a run from what a repair could not read."""
 STATE_LIMIT = 200
 """Characters of a state object that `show` shows; `show --at` shows all of it."""
 
@@ -160,6 +162,7 @@ def _run_facts(run: RunView, now_us: int) -> list[Fact]:
     facts += [("milestone", run.milestone)] if run.milestone else []
     facts += [("generation", str(run.generation))] if run.generation else []
     facts += [("undoing", run.undoing)] if run.undoing else []
+    facts += _unknown(run)
     facts += [("fork of", run.forked_from)] if run.forked_from else []
     facts += [("forks", ", ".join(run.forks))] if run.forks else []
     facts += [("last error", run.last_error)] if run.last_error not in ("", run.note) and run.status != "blocked" else []
@@ -171,6 +174,11 @@ def _run_facts(run: RunView, now_us: int) -> list[Fact]:
     facts += [("cost", f"${run.usd:,.4f}")] if run.usd and not run.limits else []
     facts += [("spent", _of_the_budget(run))] if run.limits else []
     return facts
+
+
+def _unknown(run: RunView) -> list[Fact]:
+    left = run.unreadable if run.status not in ("done", "cancelled") else 0
+    return [("unknown", f"a repair could not read {count(left, 'record')}: {UNKNOWN}")] if left else []
 
 
 def _in_line(run: RunView) -> str:
@@ -356,7 +364,7 @@ def repair_page(mending: Mending, setting: Setting) -> Page:
         page += [Line(f"in doubt: {doubt}", "yellow")]
     if mending.unreadable:
         unread = f"At least {count(mending.unreadable, 'record')} could not be read: an effect may have happened that is not known"
-        page += [Line(f"{unread}. Look outside before it goes on", "bold red")]
+        page += [Line(f"{unread}. From here on {UNKNOWN}", "bold red")]
     onward = f"show {mending.run_id}" if mending.status in ("done", "cancelled") else f"resume {mending.run_id} --here APP.py"
     following = f"holdfast {onward}" if mending.done else f"holdfast check {mending.run_id} --repair"
     commands = ["holdfast inbox", following] if mending.done and mending.doubts else [following]

@@ -78,7 +78,7 @@ def takes_over(call: Call, before: Before) -> bool:
 def sent_keys(journal: Journal, step_id: str) -> list[str]:
     """The keys under which the other side may know what a doubt is about: of a call that has not begun, those of earlier ones."""
     asked = journal.histories[step_id]
-    if asked.started_us or asked.lost or asked.sent:
+    if asked.has_begun() or asked.sent:
         return [asked.sent or asked.key]
     others = [*journal.superseded, *journal.open_doubts(ended=True)]
     same = [found for _, found in others if found is not asked and _would_repeat(asked.name, asked.fingerprint, asked.key, found)]

@@ -117,8 +117,9 @@ class Call:
         return f"If it was only renamed, keep the old name: @hf.{declared}(name={recorded.name!r})"
 
     def first_us(self) -> int:
-        """When the first intent of this effect was recorded."""
-        return self.run.journal.histories[self.step_id].first_us
+        """When the first intent of this effect was recorded, or may have been in what a repair could not read; 0 where nobody knows."""
+        history, unknown = self.run.journal.histories.get(self.step_id), self.run.journal.unknown
+        return history.first_us if history is not None else unknown.since_us if unknown is not None else 0
 
     def started_us(self) -> int:
         """When the latest attempt began."""

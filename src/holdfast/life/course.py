@@ -82,7 +82,7 @@ def note(run: Run, error: BaseException) -> None:
 def _intended(call: Call) -> Body | Life[Any]:
     """The body of an effect, behind its intent; where that could not be written in place or in time, the life tries."""
     run, journal = call.run, call.run.journal
-    if journal.superseded or journal.unsettled or run.concluding:
+    if journal.superseded or journal.unsettled or journal.unknown or run.concluding:
         return life(call)
     call.key = introduced(call)
     run.effects.add(call.step_id)

@@ -20,6 +20,7 @@ from holdfast.errors import InDoubt, NotKept
 from holdfast.life.commands import Commit, Invoke, Life, Pause, Turn, WaitForPerson
 from holdfast.life.run import Body
 from holdfast.records import kinds as rec
+from holdfast.records.replay import History
 from holdfast.retry import Retry
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 MAX_REASON = 1000
 """Characters of a reason that are kept with a doubt."""
+
+NOTHING = History()
+"""What is recorded of a call before its first record."""
 
 
 @fact()
@@ -82,7 +86,8 @@ class Attempt(Fact):
 class Uncertain(Fact):
     """It is not known whether attempt `number` happened; `live` where this process saw the error itself.
 
-    `after_s` is how long the other side asks to wait before the next attempt; `same_as` names the same call on a path that was given up.
+    `after_s` is how long the other side asks to wait before the next attempt; `same_as` names the same call on a path that was given up;
+    `unread` where nothing is known of it, and a repair could not read everything.
     """
 
     number: int
@@ -91,6 +96,7 @@ class Uncertain(Fact):
     asked: bool = False
     after_s: float = 0.0
     same_as: str = ""
+    unread: bool = False
 
 
 @fact()
@@ -117,7 +123,7 @@ def settle(call: Call, doubt: Uncertain) -> Life[Move]:
     An intent of which nothing was heard again counts like an error here: under resend, an effect that kills its process every time would
     not end otherwise. One that a probe, a reset or a person has said did not happen is no attempt in vain.
     """
-    action = call.spec.in_doubt
+    action = _action(call, doubt)
     if doubt.asked:
         return (yield from _ask(call, doubt, ""))
     match action:
@@ -137,16 +143,28 @@ def settle(call: Call, doubt: Uncertain) -> Life[Move]:
             return (yield from _reset(call, doubt, action, delay_s))
 
 
+def _action(call: Call, doubt: Uncertain) -> Action | Together | None:
+    """What the effect declared; a person, where that relies on a key and nobody knows that of an intent that a repair could not read.
+
+    Nor is sent again unasked what needs an approval: whether it was given is not known either.
+    """
+    action, unknown = call.spec.in_doubt, call.run.journal.unknown
+    if not doubt.unread or not isinstance(action, Resend | Verify | Reset):
+        return action
+    sure = call.spec.key is not None or (unknown is not None and unknown.sure)
+    return action if sure and not (isinstance(action, Resend) and call.spec.approve is not None) else Ask()
+
+
 def give_up(call: Call, doubt: Uncertain) -> Life[Move]:
     """Raise `InDoubt`, live now and on replay; the doubt stays open until somebody settles it."""
-    tried = f"{doubt.number} attempts were made" if doubt.number > 1 else "one attempt was made"
+    tried = {0: "no attempt is on record", 1: "one attempt was made"}.get(doubt.number, f"{doubt.number} attempts were made")
     reason = f"{doubt.reason[:MAX_REASON]}; {tried}, under the key {call.key}"
     error = InDoubt(call.step_id, call.spec.name, reason)
     outcome = rec.StepFailed(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, effect=True,
         error=failure(error), attempt=doubt.number, doubt=True, reason=reason, **call.called_so_far(),
     )  # fmt: skip
-    yield Turn((yield Commit([opened(call, doubt.reason, "fail"), outcome])))
+    yield Turn((yield Commit([_opened(call, doubt, "fail"), outcome])))
     raise call.blamed(error)
 
 
@@ -157,16 +175,18 @@ def ask_first(call: Call, why: str, same_as: str = "") -> Life[Move]:
 
 
 def _resend(call: Call, doubt: Uncertain, action: Resend, delay_s: float) -> Life[Move]:
-    age_s = (call.run.clock.now_us() - call.first_us()) / 1e6
+    first_us = call.first_us()
+    age_s = (call.run.clock.now_us() - first_us) / 1e6
     if age_s > action.within_s:
-        return (yield from _ask(call, doubt, f"the intent is {age_s:.0f} s old, the key is remembered for {action.within_s:.0f} s"))
-    yield Commit([opened(call, doubt.reason, "resend", delay_s=delay_s)])
+        old = f"the intent {'may be' if doubt.unread else 'is'} {age_s:.0f} s old" if first_us else "how old the intent is, is not known"
+        return (yield from _ask(call, doubt, f"{old}, the key is remembered for {action.within_s:.0f} s"))
+    yield Commit([_opened(call, doubt, "resend", delay_s=delay_s)])
     yield Pause(delay_s)
     return Attempt(doubt.number + 1)
 
 
 def _verify(call: Call, doubt: Uncertain, action: Verify, delay_s: float) -> Life[Move]:
-    yield Commit([opened(call, doubt.reason, "verify")])
+    yield Commit([_opened(call, doubt, "verify")])
     verdict, why = yield from _believable(call, action)
     reach("doubt.before_settle")
     match verdict:
@@ -221,12 +241,13 @@ def _settle_wait_s(call: Call, settle_s: float) -> float:
     run, grace_us = call.run, (call.run.lease_s + (call.spec.timeout_s or 0.0)) * 1e6
     began_epoch = run.journal.histories[call.step_id].started_epoch
     silent_us = max((at_us + grace_us for epoch, at_us in run.journal.silences if epoch > began_epoch), default=0.0)
-    believable_us = max(call.started_us() + settle_s * 1e6, silent_us)
+    began_us = call.started_us() or (run.journal.unknown.until_us if run.journal.unknown is not None else 0)
+    believable_us = max(began_us + settle_s * 1e6, silent_us)
     return max(0.0, (believable_us - run.clock.now_us()) / 1e6)
 
 
 def _reset(call: Call, doubt: Uncertain, action: Reset, delay_s: float) -> Life[Move]:
-    yield Commit([opened(call, doubt.reason, "reset")])
+    yield Commit([_opened(call, doubt, "reset")])
     yield Pause(_settle_wait_s(call, action.settle_s))
     try:
         yield Invoke(Body(call), action.fn, call.args, call.kwargs, call.spec.timeout_s)
@@ -243,7 +264,7 @@ def _ask(call: Call, doubt: Uncertain, why: str) -> Life[Move]:
     """Wait for a person, as long as it takes; a result that does not fit is put before them again."""
     reason = doubt.reason if not why or why in doubt.reason else f"{doubt.reason}; {why}"
     if not doubt.asked:
-        yield Commit([opened(call, reason, "ask", not_begun=doubt.number == 0).but(same_as=doubt.same_as)])
+        yield Commit([_opened(call, doubt, "ask", reason=reason)])
     elif (put := call.run.journal.histories[call.step_id].doubt) is not None and put.wants != _wants(call):
         yield Commit([put.but(wants=_wants(call))])  # the code returns something else by now
     while True:
@@ -260,19 +281,26 @@ def _ask(call: Call, doubt: Uncertain, why: str) -> Life[Move]:
 
 def _delay_s(call: Call, doubt: Uncertain) -> float:
     """How long to wait before the next attempt: after a crash not at all, the restart took its time."""
+    if not doubt.live:
+        return 0.0
     tries = call.run.journal.histories[call.step_id].tries()
-    return max(_policy(call).backoff_s(tries, jitter()), doubt.after_s) if doubt.live else 0.0
+    return max(_policy(call).backoff_s(tries, jitter()), doubt.after_s)
 
 
 def _used_up(call: Call, delay_s: float) -> bool:
     """Whether the policy allows no attempt after that wait; where nothing failed but its process, no time is over."""
-    history = call.run.journal.histories[call.step_id]
+    history = call.run.journal.histories.get(call.step_id, NOTHING)
     since_s = (call.run.clock.now_us() - history.began_us) / 1e6 if history.failures else 0.0
     return _policy(call).stops(history.tries(), since_s=since_s + delay_s, usd=history.usd)
 
 
 def _policy(call: Call) -> Retry:
     return call.spec.retry or Retry()
+
+
+def _opened(call: Call, doubt: Uncertain, action: str, *, reason: str = "", delay_s: float = 0.0) -> rec.DoubtOpened:
+    record = opened(call, reason or doubt.reason, action, not_begun=doubt.number == 0, delay_s=delay_s)
+    return record.but(same_as=doubt.same_as, unread=doubt.unread)
 
 
 def opened(call: Call, reason: str, action: str, *, not_begun: bool = False, delay_s: float = 0.0) -> rec.DoubtOpened:

@@ -50,7 +50,8 @@ from holdfast.life.outcomes import (
 from holdfast.life.run import Body
 from holdfast.life.trying import asked_to_wait_s
 from holdfast.records.lineage import result_of
-from holdfast.records.replay import UNDO, Landed
+from holdfast.records.replay import UNDO, History, Landed
+from holdfast.records.unknown import UNREAD
 from holdfast.store import Transaction, Transactional, Undone
 
 UNDONE_LIMIT = 20
@@ -130,11 +131,18 @@ def _first_move(call: Call, attempt: int) -> Life[Move]:
     before = made_before(call)
     if before is not None and takes_over(call, before):
         return (yield from _taken_over(call, before))
+    if before is None and _may_be_lost(call, history) and not _same_in_doubt(call):
+        return Uncertain(0, UNREAD, live=False, unread=True)
     yield from _approved(call)
     why = _same_in_doubt(call)
     if why or before is None:
         return (yield from ask_first(call, why)) if why else Attempt(attempt)
     return (yield from ask_first(call, why_asked(call, before), before.label()))
+
+
+def _may_be_lost(call: Call, history: History | None) -> bool:
+    """Whether a repair may have lost this very call: it could not read everything, and nothing else is recorded of it."""
+    return call.run.journal.unknown is not None and (history is None or not history.is_of(call.spec.name, call.fingerprint))
 
 
 def _taken_over(call: Call, before: Before) -> Life[Move]:
@@ -178,6 +186,8 @@ def _attempt(call: Call, number: int) -> Life[Move]:
         yield from within_budget(call)
     if call.spec.uses is not None:
         yield from supplied(call)
+    if call.spec.approve is not None and _is_unread(call):
+        yield from _approved(call)
     circuit, carried_out = call.spec.breaker, _together if leaves_no_doubt(call) else _carried_out
     if circuit is None:
         return (yield from carried_out(call, number))
@@ -189,6 +199,12 @@ def _attempt(call: Call, number: int) -> Life[Move]:
         return (yield from carried_out(call, number))
     finally:
         circuit.tell(call, "nothing", call.run.clock.monotonic_s())  # in case it came to its end before its body began
+
+
+def _is_unread(call: Call) -> bool:
+    """Whether this is the first attempt on record of what a repair may have lost."""
+    history = call.run.journal.histories.get(call.step_id)
+    return history is not None and history.unread
 
 
 def _turned_away(call: Call, error: CircuitOpen, number: int) -> Life[Move]:
@@ -278,7 +294,8 @@ def _settled(call: Call, doubt: Uncertain) -> Life[Move]:
         return (yield from settle(call, doubt))
     except asyncio.CancelledError as error:
         if call.run.ended is None:
-            yield from broken_off(call, doubt.number, error, begun=call.run.journal.histories[call.step_id].has_begun())
+            history = call.run.journal.histories.get(call.step_id)
+            yield from broken_off(call, doubt.number, error, begun=doubt.unread or (history is not None and history.has_begun()))
         raise
 
 

@@ -57,7 +57,8 @@ def life(call: Call) -> Life[Any]:
         case Execute():
             return (yield from _executed(call, decision.attempt))
         case Doubt():
-            return (yield from effect(call, Uncertain(decision.attempt, decision.reason, live=False, asked=decision.asked)))
+            unread = history is not None and history.unread
+            return (yield from effect(call, Uncertain(decision.attempt, decision.reason, live=False, asked=decision.asked, unread=unread)))
         case Landed():
             return (yield from effect(call, landed(call, decision)))
         case Hung():

@@ -98,6 +98,11 @@ def settling(run_id: str, step_id: str, result: str = "RESULT") -> list[str]:
     return [f"holdfast resolve {run_id} {step} --landed {result}", f"holdfast resolve {run_id} {step} --not-landed"]
 
 
+def knowing(journal: Journal) -> list[str]:
+    """The command that says that effects which are not on record did not happen, where a repair could not read everything."""
+    return [f"holdfast resume {journal.head.run_id} --effects repeat"] if journal.unknown is not None else []
+
+
 def answering(run_id: str, ask_id: str, asked: Question) -> list[str]:
     """The commands that answer a question: one for each answer, where they are few."""
     ask, who = shlex.quote(f"{run_id}/{ask_id}"), asked.opened.who
@@ -158,7 +163,7 @@ def unblocking(journal: Journal, hands: Hands = "here") -> list[str]:
     resume, here = f"holdfast resume {run_id}", f"holdfast resume {run_id} --here APP.py"
     if isinstance(journal.verdict, rec.RunRepaired):
         ways = {"here": [here], "workers": [resume, here], "nobody": [resume]}
-        return [*ways[hands], f"holdfast cancel {run_id}"]
+        return [*ways[hands], *knowing(journal), f"holdfast cancel {run_id}"]
     if getattr(journal.verdict, "error", {}).get("type") == DEADLY:
         return [f"holdfast history {run_id}", resume, f"holdfast cancel {run_id}"]
     accept, old = f"{resume} --accept", f"{resume} --here OLD_APP.py"

@@ -210,7 +210,8 @@ def _note(record: rec.Record) -> str:
             return f"by {record.owner}" if record.owner else ""
         case rec.RunResumed():
             behind = f", behind {', '.join(record.cleared)}" if record.cleared else ""
-            return f"{STOOD.get(record.why, record.why)}{', by ' + record.owner if record.owner else ''}{behind}"
+            known = "; effects that are not on record did not happen" if record.effects == "repeat" else ""
+            return f"{STOOD.get(record.why, record.why)}{', by ' + record.owner if record.owner else ''}{behind}{known}"
         case rec.RunFailed() | rec.RunBlocked():
             return message(record.error)
         case rec.RunCancelled() | rec.RunUndoing() | rec.RunPaused():

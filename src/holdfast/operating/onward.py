@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast._options import AWAY
-from holdfast.operating.advice import answering, going_on, made, moving_on, settling, telling, unblocking
+from holdfast.operating.advice import answering, going_on, knowing, made, moving_on, settling, telling, unblocking
 from holdfast.operating.family import hindrance, top_of
 from holdfast.operating.holding import Fleet
 from holdfast.records.journal import Journal
@@ -45,7 +45,8 @@ def besides(engine: Engine, journal: Journal, fleet: Fleet) -> list[str]:
         return unblocking(journal, fleet.hands(head))
     dead = head.status == "running" and not lives(engine, head)
     unasked = head.status == "queued" and any(found.doubt is None for _, found in journal.open_doubts(ended=True))
-    return _going_on(engine, journal, fleet) if dead or unasked or head.status == "paused" else []
+    known = knowing(journal) if any(found.unread for _, found in doubts_of(engine, journal)) else []
+    return [*known, *(_going_on(engine, journal, fleet) if dead or unasked or head.status == "paused" else [])]
 
 
 def doubts_of(engine: Engine, journal: Journal) -> list[tuple[str, History]]:

@@ -134,8 +134,14 @@ def _family(engine: Engine, run_id: str) -> list[str]:
     return [run_id, *(each for child in below for each in _family(engine, child))]
 
 
-def resume(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
-    """Mark a run as ready; gives what happens next, in words."""
+def resume(engine: Engine, run_id: str, *, by: str, reason: str, effects: str = "ask") -> str:
+    """Mark a run as ready; gives what happens next, in words.
+
+    With `effects` as "repeat", effects that are not on record did not happen, whatever a repair could not read; those that are asked about
+    for that reason alone are settled by it.
+    """
+    if effects not in ("ask", "repeat"):
+        raise Refusal(f"effects={effects!r}: it is ask or repeat; nothing was changed")
     why = checked_text(f"resume by {by}{': ' + reason if reason else ''}", "reason")
     for _ in range(MAX_TRIES):
         journal = Journal.load(*loaded(engine, run_id))
@@ -143,9 +149,20 @@ def resume(engine: Engine, run_id: str, *, by: str, reason: str) -> str:
         if is_owned(engine, journal.head):
             raise Refusal(f"run {run_id!r} executes now in {journal.head.owner}; nothing was changed")
         paused = [letter.letter_id for letter in engine.store.letters([run_id]) if letter.kind == "pause"]  # which nobody has read
-        if claimed(engine, journal, [taken_up(engine, journal, why)], takes=paused):
+        word = _all_is_known(journal, by=by, reason=reason) if effects == "repeat" else []
+        taken = taken_up(engine, journal, why).but(effects="repeat" if effects == "repeat" else "")
+        if claimed(engine, journal, [taken, *word], takes=paused):
             return marked(engine, run_id)
     raise Refusal(f"run {run_id!r} keeps moving; nothing was changed. Try again")
+
+
+def _all_is_known(journal: Journal, *, by: str, reason: str) -> list[rec.Record]:
+    """The word on effects that are in doubt because a repair could not read everything, and for no other reason."""
+    if journal.unknown is None:
+        what = "all its effects are on record"
+        raise Refusal(f"no repair of run {journal.head.run_id!r} has left anything unread, {what}; nothing was changed. Resume it as it is")
+    unread = [step_id for step_id, history in journal.open_doubts(ended=True) if history.unread]
+    return [rec.DoubtSettled(step_id=step_id, verdict="not_landed", by=by, reason=reason) for step_id in unread]
 
 
 def allow(engine: Engine, run_id: str, budget: Budget, *, by: str, reason: str) -> str:

@@ -85,8 +85,15 @@ class _Damage:
         return self.head.digest == self.good[-1].digest or _plain(self.head.seq) <= self.good[-1].seq
 
     def missing(self) -> int:
-        """How many records the head tells of that are not there."""
-        return max(0, (_plain(self.head.seq) if self.head else 0) - self.journal.head.seq - len(self.bad))
+        """How many records the head tells of that are not there; where it is gone itself, one may be."""
+        if self.head is None:
+            return 0 if self.lossless() else 1
+        return max(0, _plain(self.head.seq) - self.journal.head.seq - len(self.bad))
+
+    def same_epoch(self) -> bool:
+        """Whether surely nobody took the run up behind the good records: a head that was written behind them says so."""
+        behind = self.head is not None and self.head.digest not in {row.digest for row in self.good}
+        return behind and self.epoch() == self.good[-1].epoch
 
     def epoch(self) -> int:
         """The highest epoch that anybody was given: who has one must not write any more."""
@@ -204,7 +211,7 @@ def _examined(run_id: str, head: Head | None, rows: Sequence[Row], *, unread: Da
 
 def _decided(damage: _Damage, *, by: str, reason: str) -> tuple[Mending, list[rec.Record]]:
     """What the repair does, and the records that say so."""
-    journal, unreadable = damage.journal, damage.missing() + sum(not trusted for _, trusted in _linked(damage))
+    journal, unreadable, same_epoch = damage.journal, damage.missing() + sum(not kept for _, kept in _linked(damage)), damage.same_epoch()
     escaped = list(journal.verdict.escaped) if isinstance(journal.verdict, rec.RunFailed) and journal.head.status == "failed" else []
     journal.head = journal.head if damage.lossless() else journal.head._replace(epoch=damage.epoch())
     doubts = [] if damage.lossless() else list(_doubts(damage, unreadable=unreadable, escaped=escaped))
@@ -215,7 +222,7 @@ def _decided(damage: _Damage, *, by: str, reason: str) -> tuple[Mending, list[re
     )  # fmt: skip
     repaired = rec.RunRepaired(
         bad_seq=damage.error.seq, what=damage.error.what, by=by, reason=reason, moved=len(damage.bad), unreadable=unreadable,
-        escaped=escaped,
+        escaped=escaped, since_us=damage.good[-1].at_us, same_epoch=same_epoch,
     )  # fmt: skip
     return mending, [repaired, *doubts]
 

@@ -378,6 +378,7 @@ def _made(
     forked = rec.RunForked(
         source=journal.head.run_id, at=at, after=after, origin=new_origin(new_id), by=said.by,
         reason=said.reason, effects=said.effects, value=_known(rows, journal, after),
+        unreadable=journal.unknown.records if journal.unknown is not None else 0,
     )  # fmt: skip
     if engine.store.head(new_id) is None:
         append = _sealed(engine, new_id, _copied(rows, journal, after, parent or {}), [forked, *corrections])
@@ -476,7 +477,7 @@ def _bare(record: rec.Record) -> rec.Record:
     """A record without what the source may have done meanwhile, the place at which it came to stand, and the root of its keys."""
     match record:
         case rec.RunForked():
-            return record.but(value=None, after=0, origin="")
+            return record.but(value=None, after=0, origin="", unreadable=0)
         case rec.StepEdited() | rec.StateEdited():
             return record.but(after=0)
     return record

@@ -83,7 +83,7 @@ class RunView:
 
     `asks` is whether a person must say something, until `until_us` if there is an end, `details` what the agent wants shown with its open
     questions. It goes on by itself at `wake_us`. `queue`, `priority` and `key` say where it stands in line, and `told` that a run which
-    executes is to stop.
+    executes is to stop. `unreadable` records a repair could not read: effects that are not on record are in doubt.
     """
 
     run_id: str
@@ -125,6 +125,7 @@ class RunView:
     until_us: int | None = None
     details: list[Any] = field(default_factory=list)
     wake_us: int | None = None
+    unreadable: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +223,7 @@ def show(engine: Engine, run_id: str) -> RunView:
         parent=started.parent.get("run"), children=_children(bare(rows)), asks=bool(doubts_of(engine, journal) or asks_of(engine, journal)),
         until_us=min((asked.opened.until_us for _, asked in asks_of(engine, journal) if asked.opened.until_us), default=None),
         details=[asked.opened.details for _, asked in asks_of(engine, journal) if asked.opened.details is not None], wake_us=head.wake_us,
+        unreadable=journal.unknown.records if journal.unknown is not None else 0,
         forked_from=f"{journal.forked.source}@{journal.forked.at}" if journal.forked else "",
         forks=[fork.run_id for fork in engine.store.heads(Query(tags=((FORK_OF, run_id),), limit=FORKS))],
     )  # fmt: skip

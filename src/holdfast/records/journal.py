@@ -22,6 +22,7 @@ from holdfast.records.lineage import Pair, Unread, happened, heard, named, stand
 from holdfast.records.models import Models
 from holdfast.records.replay import CLEANUP, QUESTION, UNDO, History, Question
 from holdfast.records.state import Saved
+from holdfast.records.unknown import Unknown, folded
 from holdfast.store import Append, Ceiling, Head, Row
 
 EDITS = (rec.StepEdited, rec.StateEdited)
@@ -96,7 +97,7 @@ class Journal:
         "_held_bytes", "_held_refs", "asks", "began", "behind", "broken", "ceilings", "claims", "continued", "forked", "gate",
         "generation", "groups", "head", "held", "histories", "holds", "keeps", "ledger", "lent", "looks", "milestone", "models",
         "partials", "pending", "prints", "resumed", "silences", "started", "states", "superseded", "taken", "times", "turned", "undoing",
-        "unread", "unsettled", "verdict", "waits",
+        "unknown", "unread", "unsettled", "verdict", "waits",
     )  # fmt: skip
 
     def __init__(self, run_id: str) -> None:
@@ -110,6 +111,7 @@ class Journal:
         self.turned: rec.StepEdited | rec.StateEdited | rec.RunForked | None = None
         self.forked: rec.RunForked | None = None
         self.unread: dict[str, Unread] = {}
+        self.unknown: Unknown | None = None
         self.ledger = Ledger()
         self.generation = 0
         self.groups: set[str] = set()
@@ -165,7 +167,7 @@ class Journal:
             fresh._index(each, row)
         for step_id, history in fresh.histories.items():
             history.elsewhere = self.histories.get(step_id, history).elsewhere
-        fresh.ledger, fresh.forked, fresh.generation = self.ledger, self.forked, self.generation + 1
+        fresh.ledger, fresh.forked, fresh.generation, fresh.unknown = self.ledger, self.forked, self.generation + 1, self.unknown
         fresh.superseded = [*self.superseded, *happened(self.histories.items(), after)]
         fresh.unread = {**self.unread, **{each.mark: each for each in unread(run_id, pairs, after)}}
         if BUDGET in self.asks:
@@ -256,6 +258,8 @@ class Journal:
             self.unsettled.pop(step_id, None)
             self.waits.pop(step_id, None)
             self.partials.pop(step_id, None)
+        if self.unknown is not None:
+            self.unknown = folded(self.unknown, record, 0)
 
     def refused(self, gone: StoreError | None = None, full: Sequence[Ceiling] = ()) -> Unwinding:
         """Nothing more can be written here: the run is somebody else's, what a record refers to is gone, or there is no room for it."""
@@ -288,7 +292,7 @@ class Journal:
             case _ if isinstance(record, STEP_KINDS):  # nearly all are of steps
                 self._fold_step(record, row)
             case rec.RunStarted():
-                self.started = record
+                self.started, self.unknown = record, folded(None, record, row.at_us)
                 self.claims += bool(record.owner)
             case rec.RunResumed():
                 self.models.begin_life()
@@ -297,18 +301,20 @@ class Journal:
                     self.silences.append((row.epoch, row.at_us))
                 if record.budget:
                     self._settle_budget("the code", "it allows something else now")
+                self.unknown = folded(self.unknown, record, row.at_us)
                 self._go_behind(record.cleared, row.seq)
             case _ if isinstance(record, VERDICTS):
-                self.verdict = record
+                self.verdict, self.unknown = record, folded(self.unknown, record, row.at_us)
                 self._index_verdict(record)
             case rec.RunUndoing():
                 self.undoing = record
                 self.retrace()
             case rec.RunContinued():
                 self._begin_anew(record)
-                self.began = row.seq
+                self.began, self.unknown = row.seq, folded(None, record, row.at_us)
             case rec.RunAccepted() | rec.RunForked() | rec.StepEdited() | rec.StateEdited():
                 self._turn(record, row.epoch)
+                self.unknown = folded(self.unknown, record, row.at_us)
             case _:
                 self._index_beside(record, row)
 
@@ -549,3 +555,6 @@ class Journal:
             self.unsettled[record.step_id] = history
         elif self.unsettled:
             self.unsettled.pop(record.step_id, None)
+        if self.unknown is not None:
+            history.first_us = history.first_us or (self.unknown.since_us if history.unread else 0)
+            self.unknown = folded(self.unknown, record, row.at_us)

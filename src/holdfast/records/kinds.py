@@ -24,7 +24,8 @@ class RunStarted(Record):
 
     `budget` is what the code allows, and `by` in it says whether it was given for the run or for the agent. `parent` names the run and the
     step that called this one, where one did, and `since` when that run is there. In its queue it comes behind those of a higher `priority`
-    and an earlier turn; `lane` is what it has in common with others that must not crowd out the rest.
+    and an earlier turn; `lane` is what it has in common with others that must not crowd out the rest. `unreadable` records of the run that
+    calls it could not be read by a repair: it may have run before, under another id.
     """
 
     kind = "run.started"
@@ -42,6 +43,7 @@ class RunStarted(Record):
     priority: int = 0
     lane: str = ""
     turn_us: int = 0
+    unreadable: int = 0
 
 
 @fact(kw_only=True)
@@ -49,7 +51,7 @@ class RunResumed(Record):
     """A process, or an operator's verb, took the run; `cleared` are the failures it goes behind.
 
     `silent` where the owner before was not proven dead: what it had begun may still be under way. `budget` where the code allows
-    something else than before.
+    something else than before. `effects` is "repeat" where effects that are not on record did not happen, as whoever resumes it says.
     """
 
     kind = "run.resumed"
@@ -59,6 +61,7 @@ class RunResumed(Record):
     cleared: list[str] = field(default_factory=list)
     silent: bool = False
     budget: Json = field(default_factory=dict)
+    effects: str = ""
 
 
 @fact(kw_only=True)
@@ -137,7 +140,7 @@ class RunForked(Record):
     """The run is a branch of `source`, whose records up to `after` stand before this one; `at` is the step that it branches from.
 
     `value` tells of the effects that the source did after that point, and of messages that it took; `effects` says what becomes of a call
-    that was made there already. `origin` is the root of the keys from here on.
+    that was made there already. `origin` is the root of the keys from here on; `unreadable` records of the source a repair could not read.
     """
 
     kind = "run.forked"
@@ -148,13 +151,15 @@ class RunForked(Record):
     by: str
     reason: str = ""
     effects: str = "ask"
+    unreadable: int = 0
 
 
 @fact(kw_only=True)
 class RunRepaired(Record):
     """The records from `bad_seq` on were damaged: `moved` of them were moved aside, `unreadable` could not be read or were not there.
 
-    `escaped` are the failures that had ended the run in the part that is good.
+    `escaped` are the failures that had ended the run in the part that is good, `since_us` is when that part ended. `same_epoch` where
+    surely nobody had taken the run up behind it.
     """
 
     kind = "run.repaired"
@@ -165,6 +170,8 @@ class RunRepaired(Record):
     moved: int = 0
     unreadable: int = 0
     escaped: list[str] = field(default_factory=list)
+    since_us: int = 0
+    same_epoch: bool = False
 
 
 @fact(kw_only=True)
@@ -313,8 +320,9 @@ class StepBrokenOff(Record):
 class DoubtOpened(Record):
     """It is not known whether an effect happened; `action` is what in_doubt says, or why it became "ask".
 
-    `lost` where only records that a repair moved aside told of it, or could have; `delay_ms` before it is run again; `same_as` is the step
-    at which the same call was made, on a path that was given up. `wants` says what a result must look like that a person gives.
+    `lost` where only records that a repair moved aside told of it, or could have; `unread` where nothing is known of it, and records
+    that a repair could not read may have told of it. `delay_ms` before it is run again; `same_as` is the step at which the same call was
+    made, on a path that was given up. `wants` says what a result must look like that a person gives.
     """
 
     kind = "doubt.opened"
@@ -328,6 +336,7 @@ class DoubtOpened(Record):
     args_sha: str = ""
     same_as: str = ""
     wants: Json = field(default_factory=dict)
+    unread: bool = False
 
 
 @fact(kw_only=True)

@@ -53,7 +53,8 @@ class History:
     result was not kept, as it was before somebody said what it had been: where their word does not fit, it is asked for again. `edited`
     is what gave the step its outcome, where a person did; `elsewhere` the run in which it happened, or whose child it is, where that is
     not this one; `wanted_by` the step of this life that is about to take it over, where it was superseded; `sent` the key that was
-    really sent, where the result of an earlier call was taken over.
+    really sent, where the result of an earlier call was taken over. `unread` while all that is known of it is that records which a repair
+    could not read may have told of it.
     """
 
     name: str = ""
@@ -75,6 +76,7 @@ class History:
     answered: bool = False
     unsure: bool = False
     lost: bool = False
+    unread: bool = False
     failures: int = 0
     lapsed: int = 0
     pending: bool = False
@@ -104,7 +106,7 @@ class History:
                 self.first_us, self.began_us = self.first_us or at_us, self.began_us or at_us
                 self.lapsed, self.pending = self.lapsed + self.pending, True
                 self.trouble = self.doubt = self.settled = None
-                self.answered = self.lost = False
+                self.answered = self.lost = self.unread = False
             case rec.AttemptFailed():
                 self._identify(record.name, record.fingerprint, effect=self.effect)
                 self.lapsed += self.pending and record.attempt != self.attempts  # this one never began, the one before had
@@ -142,6 +144,7 @@ class History:
         self._identify(record.name, record.fingerprint, effect=True)
         self.doubt = record
         self.settled = None
+        self.unread = self.unread or (record.unread and self.started_us == 0)
         self.key, self.args = record.key or self.key, self.args if record.args is None else record.args
         if record.lost:
             self._reopen(record)
@@ -219,7 +222,7 @@ class History:
 
     def has_begun(self) -> bool:
         """Whether an attempt has begun, as far as anybody can know: of a call that a person is asked about first, none has."""
-        return self.started_us > 0 or self.lost
+        return self.started_us > 0 or self.lost or self.unread
 
     def landed(self) -> bool:
         """Whether the effect is known to have happened: it returned, or somebody said so."""
@@ -234,7 +237,7 @@ class History:
         if self.answered or (self.settled is not None and self.settled.verdict == "not_landed"):
             return False
         known_not = isinstance(self.trouble, rec.AttemptFailed) and self.trouble.landed == "no"
-        return self.unsure or (self.started_us > 0 and not known_not)
+        return self.unsure or self.unread or (self.started_us > 0 and not known_not)
 
     def _reopen(self, record: rec.DoubtOpened) -> None:
         """Records that are lost may have gone on from here: whatever was said before, only a person can say what is true."""

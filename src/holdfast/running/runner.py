@@ -43,6 +43,7 @@ from holdfast.records.chain import CHILD_OF, args_digest
 from holdfast.records.journal import Crowded, Journal
 from holdfast.records.ledger import recorded
 from holdfast.records.replay import UNDO
+from holdfast.records.unknown import lasting
 from holdfast.running.engine import Engine, Order
 from holdfast.running.letters import matters, tell_parent
 from holdfast.running.playing import play_async, play_blocking
@@ -365,6 +366,7 @@ def started(engine: Engine, order: Order, *, owner: str) -> rec.RunStarted:
         origin=nested.origin() if nested else order.run_id, parent=parent,
         owner=owner, tags={**order.tags, **child_tags(parent)}, args=args, args_sha=args_digest(args),
         budget=_budget(order, {}), queue=order.queue, priority=order.priority, lane=order.lane,
+        unreadable=lasting(nested.call.run.journal.unknown) if nested else 0,
     )  # fmt: skip
 
 

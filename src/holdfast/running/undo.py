@@ -154,6 +154,8 @@ def _left(run: Run) -> list[str]:
         why: [f"{found.name} (step {step_id})" for step_id, found in those if found.landed() or found.child] for why, those in told.items()
     }
     lines = [f"{why}, and not undone: {', '.join(names)}" for why, names in left.items() if names]
+    if run.journal.unknown is not None:
+        lines.append("records that a repair could not read may have told of more, which is not undone")
     for line in lines:
         log.warning("run %s: %s", run.id, line)
     return [f"; {line}" for line in lines]

@@ -9,6 +9,7 @@ from holdfast.errors import Continued, Misuse
 from holdfast.life.run import Run
 from holdfast.records import kinds as rec
 from holdfast.records.chain import args_digest
+from holdfast.records.unknown import CARRIED, lasting
 from holdfast.verbs.verbs import in_agent
 
 MAX_TAKEN = 1000
@@ -34,6 +35,7 @@ def continuation(run: Run, ended: Continued) -> rec.RunContinued:
     """The record that begins the next generation: all that is needed of those before it."""
     journal, args = run.journal, ended.kept.encode()
     carried = {**journal.ledger.carried(run.clock.now_us()), "taken": [key for key in journal.taken if key][-MAX_TAKEN:]}
+    carried[CARRIED] = lasting(journal.unknown)
     return rec.RunContinued(
         fingerprint=ended.fingerprint, generation=journal.generation + 1, args=args, args_sha=args_digest(args),
         carried={name: value for name, value in carried.items() if value},
