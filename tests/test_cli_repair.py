@@ -55,6 +55,20 @@ def test_resuming_here_is_an_operators_word(stage: Stage) -> None:
     assert stage.status("done") == "waiting"
 
 
+def test_the_word_on_what_could_not_be_read(stage: Stage) -> None:
+    assert "an effect that is not on record counts as one in doubt" in stage.told("check", "done", "--repair")
+    shown = stage.told("show", "done")
+    assert "unknown" in shown
+    assert f"holdfast resume done --effects repeat --store {stage.store}" in shown
+    assert stage.give("resume", "done", "--effects", "repeat", "--accept")[0] == 2
+    assert stage.give("resume", "--status", "blocked", "--effects", "repeat")[0] == 2
+    assert stage.give("resume", "done", "--effects", "reuse")[0] == 1
+    stage.told("resume", "done", "--effects", "repeat", "--by", "ann", "--reason", "seen")
+    assert "resume by ann: seen; effects that are not on record did not happen" in stage.told("history", "done")
+    assert "unknown" not in stage.told("show", "done")
+    assert stage.give("resume", "done", "--effects", "repeat")[0] == 1
+
+
 def test_as_json_the_repair_is_one_document(stage: Stage) -> None:
     shown = stage.document("check", "done", "--repair", "--dry-run")["repair"]
     done = stage.document("check", "done", "--repair")["repair"]

@@ -16,6 +16,7 @@ from holdfast.errors import Misuse, Refusal
 from holdfast.life import effects
 from holdfast.records import kinds as rec
 from holdfast.records.unknown import Unknown, folded, lasting
+from holdfast.stores.postgres import PostgresStore
 
 done: list[str] = []
 landed: set[str] = set()
@@ -358,6 +359,90 @@ def test_a_child_that_may_have_run_under_another_id_asks_too(tmp_path: Path) -> 
         with pytest.raises(hf.RunWaiting, match=r'pay\(what="b"\)'):
             app.run(outer, "o", run_id="r", wait=False)
     assert done == ["look first", "look more", "look a"]
+
+
+def test_branches_are_asked_about_in_whatever_order_they_begin(tmp_path: Path) -> None:
+    path, charge = tmp_path / "runs.db", hf.effect(in_doubt="ask", name="pay")(pay_async)
+
+    @hf.agent(name="errand")
+    async def errand(order: str) -> list[str]:
+        return list(await hf.gather(*(charge(what) for what in ("b", "c", "d"))))
+
+    mended(path, errand, 2)
+    with pytest.raises(hf.RunWaiting):
+        played(path, errand)
+    with hf.Holdfast(path) as app:
+        assert sorted(item.step_id for item in app.inbox()) == ["1", "2", "3"]
+        app.resume("r", effects="repeat", by="ann")
+    assert done == []
+    assert played(path, errand) == ["r-b", "r-c", "r-d"]
+    assert len(done) == 3
+
+
+def test_it_outlives_a_run_that_begins_anew_and_a_prune(tmp_path: Path) -> None:
+    path, charge = tmp_path / "runs.db", hf.effect(in_doubt="resend", name="pay")(pay)
+
+    @hf.agent(name="errand")
+    def errand(order: str, left: int = 1) -> str:
+        look("a")
+        if left:
+            hf.continue_as(order, left - 1)
+        return charge("d")
+
+    mended(path, errand, 2)
+    with hf.Holdfast(path) as app:
+        with pytest.raises(hf.RunWaiting, match="at step 2 happen"):
+            app.run(errand, "o", run_id="r", wait=False)
+        app.prune(hf.Retention(max_age=0), dry_run=False)
+        assert app.show("r").unreadable
+        with pytest.raises(hf.RunWaiting, match="at step 2 happen"):
+            app.run(errand, "o", run_id="r", wait=False)
+    assert done == ["look a", "look a"]
+
+
+def take_back(receipt: str, what: str) -> None:
+    done.append(f"undo {what}")
+
+
+def test_an_undo_may_have_happened_too_and_what_may_be_left_is_said(tmp_path: Path) -> None:
+    path, code = tmp_path / "runs.db", agent("ask", undo=take_back)
+    mended(path, code)
+    with hf.Holdfast(path) as app:
+        app.cancel("r", undo=True, by="ann")
+        with pytest.raises(hf.RunWaiting, match="undo:2 happen"):
+            app.run(code, "o", run_id="r", wait=False)
+        assert done == []
+        app.resolve("r", "undo:2", not_landed=True, by="ann")
+        with pytest.raises(hf.RunCancelled, match="records that a repair could not read may have told of more, which is not undone"):
+            app.run(code, "o", run_id="r", wait=False)
+    assert done == ["undo b"]
+
+
+@hf.transaction
+def book(item: str) -> str:
+    hf.connection().execute(b"SELECT 1")
+    done.append(f"book {item}")
+    return item
+
+
+@hf.agent
+def booking(item: str) -> str:
+    return book(item)
+
+
+def test_what_a_transaction_wrote_may_be_there_though_its_record_is_lost(postgres_store: PostgresStore) -> None:
+    with hf.Holdfast(postgres_store) as app:
+        app.run(booking, "a", run_id="r")
+        postgres_store._others.run(lambda connection: connection.execute(b"UPDATE journal SET body = 'x' WHERE seq = 2"))
+        assert app.repair("r", dry_run=False, by="ann").unreadable
+        app.resume("r", by="ann")
+        for _ in range(2):
+            with pytest.raises(hf.RunWaiting, match=r"did book\(item=\"a\"\) at step 1 happen"):
+                app.run(booking, "a", run_id="r", wait=False)
+        assert done == ["book a"]
+        app.resolve("r", "1", not_landed=True, by="ann")
+        assert app.run(booking, "a", run_id="r", wait=False) == "a"
+    assert done == ["book a", "book a"]
 
 
 REPAIRED = rec.RunRepaired(bad_seq=5, what="", by="ann", unreadable=2, since_us=7, same_epoch=True)
