@@ -26,9 +26,15 @@ landed: set[str] = set()
 def _fresh() -> None:
     done.clear()
     landed.clear()
+    troubles.clear()
+
+
+troubles: list[BaseException] = []
 
 
 def pay(what: str) -> str:
+    if troubles:
+        raise troubles.pop()
     done.append(f"{what} {hf.key()[-6:]}")
     landed.add(what)
     return f"r-{what}"
@@ -39,6 +45,8 @@ async def pay_async(what: str) -> str:
 
 
 def probe(what: str) -> hf.Landed[str] | hf.NotLanded:
+    if troubles:
+        raise troubles.pop()
     done.append(f"probe {what}")
     return hf.Landed(f"r-{what}") if what in landed else hf.NotLanded()
 
@@ -55,7 +63,7 @@ def look(what: str) -> str:
 
 
 ACTIONS: dict[str, Any] = {
-    "ask": "ask", "fail": "fail", "resend": hf.resend(within="1h"),
+    "ask": "ask", "fail": "fail", "resend": hf.resend(within="1h"), "forgets": hf.resend(within=0.000001),
     "verify": hf.verify(probe, settle=0), "reset": hf.reset(put_back, settle=0),
 }  # fmt: skip
 
@@ -175,7 +183,36 @@ def test_the_agent_is_told_and_the_doubt_stays(tmp_path: Path, *, is_async: bool
     assert len(done) == 1
 
 
-@pytest.mark.parametrize("action", list(ACTIONS))
+@pytest.mark.parametrize(("action", "then"), [("resend", []), ("verify", ["probe d"])])
+def test_who_is_interrupted_in_it_leaves_the_same_doubt(tmp_path: Path, action: str, then: list[str]) -> None:
+    path, code = tmp_path / "runs.db", agent(action)
+    sent = mended(path, code)
+    for _ in range(2):
+        troubles.append(KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            played(path, code)
+    assert played(path, code)[2] == "r-d"
+    assert done == (then or [sent])
+
+
+def test_that_it_is_refused_when_it_is_sent_again_says_nothing_of_the_first_time(tmp_path: Path) -> None:
+    path, code = tmp_path / "runs.db", agent("resend", retry=hf.Retry(attempts=1))
+    mended(path, code)
+    troubles.append(ConnectionRefusedError())
+    with pytest.raises(hf.InDoubt):
+        played(path, code)
+    assert done == []
+
+
+def test_a_key_that_the_other_side_may_have_forgotten_is_not_sent_again(tmp_path: Path) -> None:
+    path, code = tmp_path / "runs.db", agent("forgets")
+    mended(path, code)
+    with pytest.raises(hf.RunWaiting, match=r"the intent may be \d+ s old, the key is remembered for 0 s"):
+        played(path, code)
+    assert done == []
+
+
+@pytest.mark.parametrize("action", ["ask", "fail", "resend", "verify", "reset"])
 def test_without_the_rule_it_is_done_twice(tmp_path: Path, action: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The negative control: nothing else keeps what is not on record from being done again."""
     monkeypatch.setattr(effects, "_may_be_lost", lambda *_: False)
