@@ -35,7 +35,7 @@ FULL: list[rec.Record] = [
     rec.RunBlocked(step_id="4", error=ERROR, code="3f2a91c07e"),
     rec.RunAccepted(step_id="4", by="ann", reason="better"),
     rec.RunPruned(by="ann", policy="details=1d", pruned_us=7, was="ab", rows=2, bytes=900, reason="room", dropped=1),
-    rec.RunRepaired(bad_seq=5, what="its digest does not match", by="ann", moved=3, unreadable=1, escaped=["4"], since_us=7, same_epoch=True),
+    rec.RunRepaired(bad_seq=5, what="its digest", by="ann", moved=3, unreadable=1, escaped=["4"], since_us=7, same_epoch=True),
     rec.RunUndoing(by="ann", reason="not wanted", error=ERROR),
     rec.RunContinued(fingerprint="1:d", generation=2, args=b'{"x":2}', args_sha="s", carried={"usd": 1.5}, dropped=7, usd=1.5),
     rec.RunSealed(token="t", source="a.db", to="b.db", root="r", by="ann", reason="room", was={"status": "waiting"}, silent=True),

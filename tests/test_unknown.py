@@ -255,6 +255,25 @@ def test_where_somebody_may_have_taken_the_run_up_meanwhile_its_keys_may_have_be
     assert done == []
 
 
+@pytest.mark.parametrize("action", ["ask", "resend"])
+def test_commits_at_the_end_of_a_run_in_files_that_cannot_be_read_may_have_told_of_it(tmp_path: Path, action: str) -> None:
+    """What is known of the run then is that of the last good commit, which looks as if nothing came behind it."""
+    path, code = tmp_path / "runs", agent(action)
+    with hf.Holdfast(f"file://{path}") as app:
+        app.run(code, "o", run_id="r")
+    for folder in ("sealed-*", "journal"):
+        for file in sorted(path.glob(f"runs/r/{folder}/*.json"))[4:]:
+            file.chmod(0o600)
+            file.write_bytes(b"x")
+    done.clear()
+    with hf.Holdfast(f"file://{path}") as app:
+        assert app.repair("r", dry_run=False, by="ann").status == "blocked"
+        app.resume("r", by="ann")
+        with pytest.raises(hf.RunWaiting, match="at step 3 happen"):
+            app.run(code, "o", run_id="r", wait=False)
+    assert done == []
+
+
 def test_the_operators_word_ends_it_and_is_on_record(tmp_path: Path) -> None:
     path, code = tmp_path / "runs.db", agent("ask")
     mended(path, code, 3)

@@ -92,7 +92,7 @@ class _Damage:
 
     def same_epoch(self) -> bool:
         """Whether surely nobody took the run up behind the good records: a head that was written behind them says so."""
-        behind = self.head is not None and self.head.digest not in {row.digest for row in self.good}
+        behind = self.head is not None and self.head.digest not in {b"", *(row.digest for row in self.good)}
         return behind and self.epoch() == self.good[-1].epoch
 
     def epoch(self) -> int:

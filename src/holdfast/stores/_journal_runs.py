@@ -227,7 +227,7 @@ class Runs:
             if self._finished(key, piece):
                 return None
             if piece.commit is not None:
-                head = piece.commit.head if name == names[-1] else piece.commit.head._replace(seq=first_seq(names[-1]))
+                head = piece.commit.head if name == names[-1] else piece.commit.head._replace(seq=first_seq(names[-1]), digest=b"")
                 return Standing(piece.generation(), names[-1], head, piece.commit.taken)
         return Standing(names[0].rpartition("/")[0] + "/", names[-1], self._unknown(key, names))
 
