@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 import holdfast as hf
-from crashing import lines
+from crashing import LEASE_S, lines
 from holdfast.errors import Misuse, Refusal
 from holdfast.life import effects
 from holdfast.records import kinds as rec
@@ -266,7 +266,7 @@ def test_commits_at_the_end_of_a_run_in_files_that_cannot_be_read_may_have_told_
             file.chmod(0o600)
             file.write_bytes(b"x")
     done.clear()
-    with hf.Holdfast(f"file://{path}") as app:
+    with hf.Holdfast(f"file://{path}", lease=LEASE_S) as app:
         assert app.repair("r", dry_run=False, by="ann").status == "blocked"
         app.resume("r", by="ann")
         with pytest.raises(hf.RunWaiting, match="at step 3 happen"):
