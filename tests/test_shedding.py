@@ -269,7 +269,7 @@ def test_the_guard_sees_what_any_record_means(kind: str) -> None:
 FOLDED = {
     "asks", "began", "behind", "claims", "continued", "forked", "generation", "groups", "head", "histories", "keeps",
     "ledger", "looks", "milestone", "models", "partials", "prints", "resumed", "silences", "started", "states", "superseded", "taken",
-    "times", "turned", "undoing", "unread", "unsettled", "verdict", "waits",
+    "times", "turned", "undoing", "unknown", "unread", "unsettled", "verdict", "waits",
 }  # fmt: skip
 
 
