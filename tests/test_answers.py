@@ -124,6 +124,11 @@ def test_a_person_is_told_what_to_give(kind: Any, told: str) -> None:
     assert shown(wants_of(kind)) == told
 
 
+def test_an_object_without_fields_of_its_own_is_told_as_one() -> None:
+    assert misfit(wants_of(dict[str, str]), "sent") == '"sent" is not an object'
+    assert misfit(wants_of(Address), 7).startswith("7 is not an object with ")
+
+
 def test_a_question_of_an_older_kind_wants_yes_or_no() -> None:
     assert (shown({}), read({}, "yes"), misfit({}, value=True)) == ("yes or no", True, "")
     assert misfit({}, "yes") == '"yes" is not what is asked for: yes or no'

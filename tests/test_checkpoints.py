@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import holdfast
 import holdfast.sync as hf
 from holdfast.operating import checkpoints
 
@@ -40,6 +42,52 @@ def test_a_step_took_as_long_as_its_body_even_where_its_start_was_written_late(a
     [line] = [line for line in app.history("r") if line.call]
     assert line.duration_s is not None
     assert line.duration_s >= took[0] - 0.01
+
+
+def test_a_step_that_was_broken_off_took_as_long_as_its_body(app: hf.Holdfast) -> None:
+    took: list[float] = []
+
+    @holdfast.step
+    async def slow() -> None:
+        began = time.monotonic()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            took.append(time.monotonic() - began)
+
+    @holdfast.agent
+    async def work() -> None:
+        async with holdfast.timeout(0.3):
+            await slow()
+
+    with pytest.raises(TimeoutError):
+        app.run(work, run_id="r")
+    [line] = [line for line in app.history("r") if line.state == "broken off"]
+    assert line.duration_s is not None
+    assert took[0] - 0.01 <= line.duration_s < took[0] + 0.2
+
+
+def test_a_probe_that_does_not_know_yet_settles_nothing(app: hf.Holdfast) -> None:
+    looked: list[bool] = []
+
+    def probe() -> hf.Landed[int] | hf.NotLanded:
+        looked.append(True)
+        return hf.NotLanded()
+
+    @hf.effect(in_doubt=hf.verify(probe, settle="0.1s"))
+    def pay() -> int:
+        if not looked:
+            raise OSError("the line went dead")
+        return 7
+
+    @hf.agent
+    def work() -> int:
+        return pay()
+
+    assert app.run(work, run_id="r") == 7
+    states = [line.state for line in app.history("r") if line.state.startswith(("still", "doubt settled"))]
+    assert states == ["still in doubt"] * (len(looked) - 1) + ["doubt settled"]
+    assert len(looked) > 1
 
 
 def test_arguments_are_shown_as_they_were_when_the_step_was_called(app: hf.Holdfast) -> None:

@@ -139,7 +139,7 @@ def test_inbox_says_when_nothing_needs_a_person(stage: Stage) -> None:
     for run_id in ("waiting", "dead"):
         stage.told("resolve", run_id, "3", "--not-landed")
     stage.told("resume", "failed")
-    assert stage.told("inbox") == "nothing needs a person\n"
+    assert stage.told("inbox") == f"nothing needs a person in sqlite:///{stage.store}\n"
 
 
 def test_a_run_that_executes_is_shown_with_its_living_owner_and_its_step(stage: Stage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -192,3 +193,31 @@ def test_a_parent_whose_child_was_looked_after_does_not_say_that_it_is_blocked()
     assert run.last_error == ""
     assert run.note == "child run 'r-1.1', which had stopped it, is queued by now: it can go on"
     assert "holdfast resume r-1 --here APP.py" in run.next_commands
+
+
+@hf.agent
+async def buy_two(order: str) -> list[str]:
+    return list(await hf.gather(charge(order), charge(f"{order} again")))
+
+
+def test_who_settles_one_of_two_doubts_is_told_that_the_run_still_needs_a_person() -> None:
+    with hf.Holdfast("memory:") as app:
+        with pytest.raises(hf.RunWaiting):
+            app.run(buy_two, "o-1", run_id="two", wait=False)
+        first, second = (item.step_id for item in app.inbox())
+        assert app.resolve("two", first, landed="r-1", by="ann").startswith("it is recorded, and the run still needs the word of a person")
+        assert app.resolve("two", second, landed="r-2", by="ann").startswith("the run is ready to go on")
+
+
+def test_an_error_that_proposes_a_command_says_which_store_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "mine.db"
+    with hf.Holdfast(place) as app:
+        with pytest.raises(hf.RunWaiting, match="`holdfast inbox`") as named:
+            app.run(buy, "o-1", run_id="r", wait=False)
+        assert named.value.__notes__ == [f"here a command needs, too: --store {place}"]
+        monkeypatch.setenv("HOLDFAST_STORE", str(place))
+        with pytest.raises(hf.RunWaiting) as usual:
+            app.run(buy, "o-1", run_id="r", wait=False)
+    with hf.Holdfast("memory:") as app, pytest.raises(hf.RunWaiting) as nowhere:
+        app.run(buy, "o-1", run_id="r", wait=False)
+    assert not any(hasattr(found.value, "__notes__") for found in (usual, nowhere))

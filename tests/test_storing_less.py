@@ -182,7 +182,7 @@ def test_damage_is_told_with_its_record_and_repaired(broken: str) -> None:
         with pytest.raises(Damaged):
             app.run(talk, crash_at + 1, run_id="r")
         assert app.repair("r", dry_run=False, by="ann").keeps == bad - 1
-        app.resume("r", by="ann")
+        app.resume("r", effects="repeat", by="ann")
         assert app.run(talk, crash_at + 1, run_id="r") == 1000 * (crash_at + 1)
         assert app.check("r")[0].good
 

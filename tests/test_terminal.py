@@ -160,7 +160,8 @@ def test_without_a_terminal_the_command_is_told(tmp_path: Path) -> None:
         assert process.stderr is not None
         told = process.stderr.readline()
         process.kill()
-    assert told.startswith("holdfast: run 'r' waits: colour? `holdfast inbox` shows the commands that answer")
+    where = f"holdfast inbox --store {tmp_path / 'runs.db'}"
+    assert told.startswith(f"holdfast: run 'r' waits: colour? `{where}` shows the commands that answer")
 
 
 def test_a_question_cannot_command_the_terminal(tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ def test_a_question_cannot_command_the_terminal(tmp_path: Path) -> None:
         assert process.stderr is not None
         told = process.stderr.readline()
         process.kill()
-    assert told.startswith("holdfast: run 'r' waits: colour\\x1b[31m? `holdfast inbox`")
+    assert told.startswith("holdfast: run 'r' waits: colour\\x1b[31m? `holdfast inbox ")
     assert harmless("a\x1b[31mb\r\nc") == "a\\x1b[31mb\\r\\nc"
 
 

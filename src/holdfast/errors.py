@@ -83,7 +83,8 @@ class NotAwaited(Misuse):
         super().__init__(name, step_id)
 
     def __str__(self) -> str:
-        return f"{self.name!r} (step {self.step_id}) was called and never awaited; it was not executed. Write `await {self.name}(...)`"
+        told = f"{self.name!r} (step {self.step_id}) was called and never awaited; it was not executed"
+        return f"{told}. Write `await {self.name}(...)`, or await what it was given to: `await hf.gather(...)`"
 
 
 class KeyReused(Misuse):

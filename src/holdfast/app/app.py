@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import inspect
 import os
+import re
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +39,7 @@ from holdfast.running.lease import LEASE_S, Keeper, Observer
 from holdfast.running.ordering import RunOptions, checked_tags, not_an_agent, ordered, refuse_while_loading
 from holdfast.running.runner import attend_async, attend_blocking
 from holdfast.store import Store, is_store
-from holdfast.stores.opening import open_store
+from holdfast.stores.opening import open_store, store_option
 from holdfast.verbs.decorators import Agent
 
 if TYPE_CHECKING:
@@ -162,6 +163,7 @@ class Holdfast(Transferring, Working):
             return contextvars.copy_context().run(attend_blocking, self.engine, order)  # as on a loop, nothing of it stays behind
         except Exception as error:
             without_our_frames(error)
+            _tell_store(error, self.engine.store.url)
             raise
         except KeyboardInterrupt as pressed:
             raise interrupted(pressed, _as_left(self.engine, order.run_id)) from None
@@ -481,6 +483,13 @@ def _checked_on_ask(on_ask: OnAsk | None) -> OnAsk | None:
     return on_ask
 
 
+def _tell_store(error: Exception, url: str) -> None:
+    """The commands that an error of ours proposes need to be told the store, where they would not find it by themselves."""
+    option, told = store_option(url), " ".join([str(error), *getattr(error, "__notes__", ())])
+    if option and isinstance(error, HoldfastError) and re.search(r"\bholdfast [a-z]", told) and option not in told:
+        error.add_note(f"here a command needs, too:{option}")
+
+
 def _as_left(engine: Engine, run_id: str) -> str:
     """What is true of a run that Ctrl-C broke off, and what follows from it."""
     told, unsure = f"run {run_id!r} was left as it is: what is recorded stays, and the same line again goes on", list[str]()
@@ -489,7 +498,8 @@ def _as_left(engine: Engine, run_id: str) -> str:
         if found is not None and found[0].status == "done":
             return f"run {run_id!r} has come to its end all the same: the same line again gives its result"
         unsure = [f"{found.name} at step {step_id}" for step_id, found in Journal.load(*found).open_doubts(ended=True)] if found else []
-    return f"{told}. Whether this has happened is not known: {', '.join(unsure)}; to see it: holdfast show {run_id}" if unsure else told
+    seen = f"holdfast show {run_id}{store_option(engine.store.url)}"
+    return f"{told}. Whether this has happened is not known: {', '.join(unsure)}; to see it: {seen}" if unsure else told
 
 
 def _inside() -> Children | None:

@@ -13,7 +13,6 @@ import select
 import shlex
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast._clock import to_datetime
@@ -22,14 +21,11 @@ from holdfast.codec.answers import harmless, shown
 from holdfast.errors import HoldfastError
 from holdfast.records.journal import Journal
 from holdfast.running.engine import Engine
-from holdfast.stores.opening import SQLITE
+from holdfast.stores.opening import store_option
 from holdfast.verbs.waits import AFTERWARDS
 
 if TYPE_CHECKING:
     from holdfast.records.replay import Question
-
-USUAL = "/.holdfast/holdfast.db"
-"""How the store ends that commands find by themselves."""
 
 LINE = 4096
 """Bytes that are read of what was typed at once."""
@@ -111,7 +107,7 @@ class Terminal:
 
     def _command(self, run_id: str, ask_id: str, who: Sequence[str]) -> str:
         by = f" --by {shlex.quote(who[0]) if len(who) == 1 else 'NAME'}" if who else ""
-        return f"holdfast answer {named(run_id, ask_id)} ANSWER{by}{_store_option(self._engine.store.url)}"
+        return f"holdfast answer {named(run_id, ask_id)} ANSWER{by}{store_option(self._engine.store.url)}"
 
     def _answer(self, run_id: str, ask_id: str, about: int, typed: str) -> None:
         from holdfast.operating.words import Given, answer
@@ -136,13 +132,6 @@ def _me() -> str:
 
 def _may_answer(question: Question) -> bool:
     return not question.opened.who or _me() in question.opened.who
-
-
-def _store_option(url: str) -> str:
-    """What a command must say to mean this store, where it would not find it by itself."""
-    place, named = url.removeprefix(SQLITE), os.environ.get("HOLDFAST_STORE", "").removeprefix(SQLITE)
-    usual = place.endswith(USUAL) or place in (named, str(Path(named).expanduser().absolute()))
-    return "" if usual else f" --store {shlex.quote(place)}"
 
 
 def named(run_id: str, ask_id: str) -> str:

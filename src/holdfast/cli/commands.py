@@ -343,7 +343,7 @@ def inbox(*, store: StoreOption = None, as_json: JsonOption = False) -> Exit:
         held, setting = holdfast.held(), screen.setting()
         told, found = {item.run_id for item in items}, holdfast.runs(status="failed", limit=views.MOST_FAILED)
         failed, more = sum(run.run_id not in told and CHILD_OF not in run.tags for run in found), len(found) == views.MOST_FAILED
-        page = [*views.inbox_page(items, setting, failed, more=more), *stopping.held_footer(held, setting)]
+        page = [*views.inbox_page(items, setting, holdfast.store.url, failed, more=more), *stopping.held_footer(held, setting)]
         screen.say(page, store=holdfast.store.url, items=items, held=held, failed=failed)
     return Exit.FINE
 

@@ -285,12 +285,15 @@ def _known_row(line: Checkpoint) -> list[Cell]:
     return [Cell(line.step_id), Cell(line.call or line.state), Cell(state, STATE_STYLES.get(line.state, "")), Cell(line.note, "dim")]
 
 
-def inbox_page(items: Sequence[Item], setting: Setting, failed: int = 0, *, more: bool = False) -> Page:
-    """What needs a person, each with the commands that settle it, and how many runs have failed beside that, or how many at least."""
+def inbox_page(items: Sequence[Item], setting: Setting, url: str, failed: int = 0, *, more: bool = False) -> Page:
+    """What needs a person, each with the commands that settle it, and how many runs have failed beside that, or how many at least.
+
+    Where there is nothing, the store is named: whoever was told to look here may have meant another.
+    """
     told = f"{count(failed, 'run')}{' or more' if more else ''} failed, and can be resumed:"
     beside: Page = [GAP, Line(told, "yellow"), Commands([setting.command("holdfast runs --status failed")])] if failed else []
     if not items:
-        return [Line("nothing needs a person"), *beside]
+        return [Line(f"nothing needs a person in {url}"), *beside]
     page: Page = []
     for item in items:
         page += [Line(f"{item.kind}: {item.what}", "bold red" if item.kind in ("blocked", "undo", "damaged") else "bold yellow")]

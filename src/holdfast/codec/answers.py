@@ -83,7 +83,8 @@ def _misfit_of(schema: dict[str, Any], value: object, *, by_person: bool) -> str
         return f"{json.dumps(value)[:SHOWN]} is not null, and nothing else is returned"
     if schema.get("type") == "object":
         if not isinstance(value, dict):
-            return f"{json.dumps(value)[:SHOWN]} is not an object with {', '.join(schema.get('properties', ()))}"
+            fields = ", ".join(schema.get("properties", ()))
+            return f"{json.dumps(value)[:SHOWN]} is not an object{' with ' + fields if fields else ''}"
         return _other_fields(schema, value, by_person=by_person) or _wrong_field(schema.get("properties", {}), value)
     if schema.get("type") == "array" and not isinstance(value, list):
         return f"{json.dumps(value)[:SHOWN]} is not a list"

@@ -52,6 +52,8 @@ _BUILTIN = (dict, list, tuple, bytes, float, str, int)
 _HIDDEN: dict[type, str] = {defaultdict: "default_factory", deque: "maxlen"}
 _MISSING = object()
 _NOT_RETURNED = ("the default", "the partial result")
+STATE = "the state"
+"""How the errors of a state begin, which has no annotation of its own."""
 # Of pydantic's warning only the two types are told; between them it shows the value.
 _UNEXPECTED = re.compile(r"Expected `(?P<expected>[^`]*)` - .*input_type=(?P<found>[\w.]+)")
 
@@ -115,6 +117,8 @@ class ValueCodec:
         remedy = _remedy(value, reason, self.annotation)
         if self._what in _NOT_RETURNED and remedy.startswith("Annotate"):
             remedy = f"Give what was declared: {_type_name(self.annotation)}"
+        if self._what == STATE and remedy.startswith("Annotate"):
+            remedy = "A dict or list as a state holds what JSON has; give hf.state a dataclass or a pydantic model, whose fields say more"
         return NotKept(self._what, reason, remedy)
 
 

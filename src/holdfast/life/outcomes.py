@@ -151,6 +151,7 @@ def broken_off(call: Call, attempt: int, error: BaseException, usage: Sequence[r
     record = rec.StepBrokenOff(
         step_id=call.step_id, name=call.spec.name, fingerprint=call.fingerprint, attempt=attempt,
         effect=begun and call.spec.effect and not leaves_no_doubt(call), cause=cause, usage=list(usage),
+        started_us=call.started_at_us if begun else 0,
     )  # fmt: skip
     seq = yield Commit([*(closing(call.run.journal, call.step_id) if cause and cause != CANCEL else ()), record])
     if cause:

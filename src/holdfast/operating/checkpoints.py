@@ -174,6 +174,8 @@ def _state(record: rec.Record) -> str:
     """The word for a line; whoever only made a run ready has not taken it up."""
     if isinstance(record, rec.RunResumed) and not record.owner:
         return "run ready"
+    if isinstance(record, rec.DoubtSettled) and record.verdict == "unknown":
+        return "still in doubt"
     return STATES.get(record.kind) or record.kind.replace(".", " ").replace("_", " ")
 
 

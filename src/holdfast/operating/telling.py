@@ -122,10 +122,12 @@ def as_json(value: object) -> str:
 
 def ready(engine: Engine, run_id: str) -> str:
     """That a run can go on, and how: a child goes on with the run that had called it, and so on upwards. One that is paused cannot yet."""
-    head = loaded(engine, run_id)[0]
+    journal = Journal.load(*loaded(engine, run_id))
+    head = journal.head
     top = top_of(engine.store, head).run_id
     how = f"the run is ready to go on, by itself where a process waits for it; else: holdfast resume {top} --here APP.py"
-    return _hindered(engine, head) or how
+    asks = _asking(engine, journal)
+    return _hindered(engine, head) or (f"it is recorded, and the run {asks}" if asks else how)
 
 
 def _hindered(engine: Engine, head: Head) -> str:
@@ -147,6 +149,11 @@ def _hindered(engine: Engine, head: Head) -> str:
 def marked(engine: Engine, run_id: str) -> str:
     """The same of a run that was marked as ready; what it asks, it asks on."""
     journal = Journal.load(*loaded(engine, run_id))
+    asks = _asking(engine, journal)
+    return _hindered(engine, journal.head) or f"the run is ready for whoever runs its agent next{', and ' + asks if asks else ''}"
+
+
+def _asking(engine: Engine, journal: Journal) -> str:
+    """That a person is still asked, where one is."""
     put = asks_of(engine, journal) or any(found.doubt is not None for _, found in doubts_of(engine, journal))
-    asks = ", and still needs the word of a person: holdfast inbox" if put else ""
-    return _hindered(engine, journal.head) or f"the run is ready for whoever runs its agent next{asks}"
+    return "still needs the word of a person: holdfast inbox" if put else ""

@@ -312,6 +312,7 @@ class StepBrokenOff(Record):
     fingerprint: str
     attempt: int = 1
     effect: bool = False
+    started_us: int = 0
     cause: str = ""
     usage: list[Json] = field(default_factory=list)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from holdfast.codec.values import ValueCodec, codec_for
+from holdfast.codec.values import STATE, ValueCodec, codec_for
 from holdfast.errors import Misuse, NotKept
 from holdfast.large.packing import GROWS_FROM, applied, difference
 
@@ -65,7 +65,7 @@ class Tracked:
         if not isinstance(target, dict | list | BaseModel) and not dataclasses.is_dataclass(target):
             raise Misuse(f"hf.state takes a model, dataclass, dict or list, not {type(target).__name__}; nothing was recorded")
         self.target = target
-        self.codec: ValueCodec = codec_for(_annotation(target), "the state")
+        self.codec: ValueCodec = codec_for(_annotation(target), STATE)
         self.last = self.codec.keep(target)[0]
         self._ahead = iter(recorded)
         self._next = next(self._ahead, None)
@@ -77,7 +77,7 @@ class Tracked:
             for seq, value in chain((self._next,), self._ahead):
                 if seq == self.edited:
                     self._next = seq, value
-                    raise NotKept("the state", "it was edited at a step at which the code has no such state", "Edit it at a later step")
+                    raise NotKept(STATE, "it was edited at a step at which the code has no such state", "Edit it at a later step")
                 self.last = value
             self._next = None
         data, _ = self.codec.keep(self.target)

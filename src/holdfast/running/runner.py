@@ -48,7 +48,9 @@ from holdfast.running.engine import Engine, Order
 from holdfast.running.letters import matters, tell_parent
 from holdfast.running.playing import play_async, play_blocking
 from holdfast.store import Distant, Head, Prunable
+from holdfast.stores.opening import store_option
 
+INBOX = "holdfast inbox"
 POLL_S = 0.05
 """How often a process looks whether the run it waits for has moved."""
 
@@ -99,7 +101,8 @@ def attend(engine: Engine, order: Order) -> Errand:
             shown = order.voice is not None and any(order.voice.put(one.run_id) for one in parking.family())
             if not shown and announced != waiting.waits:
                 announced = waiting.waits
-                sys.stderr.write(f"holdfast: {harmless(waiting.while_it_waits())}\n")
+                told = waiting.while_it_waits().replace(INBOX, f"{INBOX}{store_option(engine.store.url)}")
+                sys.stderr.write(f"holdfast: {harmless(told)}\n")
         except Stopped as stopped:
             raise stopped.error from stopped
         except Exception:
@@ -273,7 +276,7 @@ def _stay(engine: Engine, order: Order) -> Stay:
     def begun() -> None:
         if order.wait and not (order.voice is not None and order.voice.put(order.run_id)) and _asks(engine, order.run_id):
             told = f"run {order.run_id!r} waits, and its code stays open meanwhile"
-            sys.stderr.write(f"holdfast: {told}; `holdfast inbox` shows the commands that answer\n")
+            sys.stderr.write(f"holdfast: {told}; `{INBOX}{store_option(engine.store.url)}` shows the commands that answer\n")
 
     return Stay(engine.clock, length_s, begun=begun, look=order.voice.look if order.voice is not None else lambda: None)
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import os
 import re
+import shlex
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +20,9 @@ from holdfast.errors import StoreError, StoreForeign
 from holdfast.store import Store
 
 SQLITE = "sqlite:///"
+MEMORY = "memory:"
+USUAL = "/.holdfast/holdfast.db"
+"""How the store ends that commands find by themselves."""
 FILES = "file:///"
 POSTGRES, OBJECTS = ("postgresql://", "postgres://"), ("s3://", "gs://", "az://")
 
@@ -95,6 +100,13 @@ def place_of(url: str) -> Path | None:
     """The file or folder of this machine that a URL names, None where it does not name one."""
     found = kind_of(url)
     return Path(found[1]).expanduser().absolute() if found is not None and found[0].given in ("file", "folder") else None
+
+
+def store_option(url: str) -> str:
+    """What a command must say to mean this store, where it would not find it by itself; nothing where no command can reach it."""
+    place, named = url.removeprefix(SQLITE), os.environ.get("HOLDFAST_STORE", "").removeprefix(SQLITE)
+    usual = place.endswith(USUAL) or place in (named, str(Path(named).expanduser().absolute()))
+    return "" if usual or url == MEMORY else f" --store {shlex.quote(place)}"
 
 
 def without_password(url: str) -> str:
