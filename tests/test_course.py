@@ -12,7 +12,7 @@ import pytest
 import holdfast as hf
 from agents_for_tests import course_programs as programs
 from agents_for_tests.course_stage import ALWAYS_BUSY, MODES, Mode, Stage
-from holdfast.life import course, drive, outcomes, steps
+from holdfast.life import course, drive, effects, outcomes, steps
 from holdfast.life.calls import Call
 from holdfast.life.outcomes import entered
 from holdfast.life.run import Body
@@ -114,3 +114,118 @@ def test_an_effect_whose_run_is_cancelled_while_its_intent_is_written_does_not_b
     stage.plan.before, stage.plan.busy = {"step.started 2": cancelled}, {"step.started 2": busy}
     stage.play(stage.agent(lambda: look(1), lambda: paying(2)))
     assert (begun, stage.seen[-1]) == ([], ("raised", "RunCancelled", "('r', 'me', '')", (), "NoneType", None))
+
+
+# --- what is raised in the middle of our own code ----------------------------------------------------------------------
+
+PLACES = ("effect.after_intent", "effect.after_body", "effect.after_outcome")
+RAISED = {"a handler's": TimeoutError, "Ctrl-C": KeyboardInterrupt}
+
+
+def interrupting(patch: pytest.MonkeyPatch, place: str, error: type[BaseException]) -> None:
+    """As if a signal came there, whose handler raises."""
+    left = [error("from a handler")]
+
+    def reach(name: str) -> None:
+        if name == place and left:
+            raise left.pop()
+
+    for module in (course, effects):
+        patch.setattr(module, "reach", reach)
+
+
+@pytest.mark.parametrize("by", ["course", "life"])
+@pytest.mark.parametrize("error", RAISED)
+@pytest.mark.parametrize("place", PLACES)
+def test_who_catches_what_came_in_the_middle_of_an_effect_cannot_do_it_again(
+    monkeypatch: pytest.MonkeyPatch, place: str, error: str, by: str
+) -> None:
+    did: list[int] = []
+    kind = RAISED[error]
+
+    @hf.effect(in_doubt="ask")
+    def pay(n: int) -> int:
+        did.append(n)
+        return n
+
+    @hf.agent
+    def stubborn() -> int:
+        for _ in range(3):
+            try:
+                return pay(7)
+            except kind:
+                continue
+        return 0
+
+    if by == "life":
+        monkeypatch.setattr(drive, "begin", steps.life)
+    with hf.Holdfast("memory:") as app:
+        with monkeypatch.context() as patch:
+            interrupting(patch, place, kind)
+            with pytest.raises(hf.RunInterrupted, match=f"{kind.__name__} came in the middle of pay"):
+                app.run(stubborn, run_id="r", wait=False)
+        if place == "effect.after_outcome":
+            assert app.run(stubborn, run_id="r", wait=False) == 7
+        else:
+            with pytest.raises(hf.RunWaiting, match="did pay"):
+                app.run(stubborn, run_id="r", wait=False)
+    assert did == [7] * (place != "effect.after_intent")
+
+
+def test_without_that_look_it_is_done_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    did: list[int] = []
+
+    @hf.effect(in_doubt="ask")
+    async def pay(n: int) -> int:
+        did.append(n)
+        return n
+
+    @hf.agent
+    async def stubborn() -> int:
+        try:
+            return await pay(7)
+        except TimeoutError:
+            return await pay(7)
+
+    monkeypatch.setattr(drive, "caught_between", lambda *_: None)
+    interrupting(monkeypatch, "effect.after_body", TimeoutError)
+    with hf.Holdfast("memory:") as app, pytest.raises(hf.RunWaiting):
+        app.run(stubborn, run_id="r", wait=False)
+    assert did == [7, 7]
+
+
+def test_ctrl_c_that_nobody_catches_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    @hf.effect(in_doubt="ask")
+    async def pay(n: int) -> int:
+        return n
+
+    @hf.agent
+    async def paying() -> int:
+        return await pay(7)
+
+    interrupting(monkeypatch, "effect.after_body", KeyboardInterrupt)
+    with hf.Holdfast("memory:") as app, pytest.raises(KeyboardInterrupt, match="pay at step 1"):
+        app.run(paying, run_id="r")
+
+
+class Unshown:
+    """What can be neither kept nor shown."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("detached")
+
+
+@pytest.mark.parametrize("result", [Unshown(), [Unshown()], 10**5000], ids=["an object", "in a list", "a number"])
+def test_a_result_that_can_be_neither_kept_nor_shown_is_known_to_have_happened(result: Any) -> None:
+    @hf.effect(in_doubt="ask", returns=Any)
+    def pay() -> Any:
+        return result
+
+    @hf.agent
+    def paying() -> None:
+        pay()
+
+    with hf.Holdfast("memory:") as app:
+        for _ in range(2):
+            with pytest.raises(hf.ResultNotKept, match="which cannot be shown either"):
+                app.run(paying, run_id="r")

@@ -545,3 +545,14 @@ def test_no_list_of_heads_reads_a_journal(store: SqliteStore) -> None:
             for name, sql in lists.items()}  # fmt: skip
     assert {"RESTING", "OWNED", "BEHIND", "DUE", "IN_TURN", "ADDRESSED", "STATUSES"} <= read.keys()
     assert [name for name, pages in read.items() if journal in pages or not pages] == []
+
+
+def test_by_a_link_it_is_the_same_store_with_all_that_stands_beside_it(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "elsewhere" / "link.db"
+    link.symlink_to(path)
+    with contextlib.closing(SqliteStore(path)) as store, contextlib.closing(SqliteStore(link)) as linked:
+        assert (linked.path, linked.url) == (store.path, store.url)
+        assert store.append([create("run")]) == [None]
+        assert linked.load("run") == store.load("run")
+    assert list(link.parent.iterdir()) == [link]

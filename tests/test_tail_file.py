@@ -297,6 +297,15 @@ class Unflushed:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
+class Older(Refused):
+    """`os` of a Python that was built where the call is not known."""
+
+    def pwritev(self, fd: int, parts: Sequence[bytes], at: int, flags: int = 0) -> int:
+        if flags:
+            raise NotImplementedError("pwritev2 is not available")
+        return os.pwritev(fd, parts, at)
+
+
 IN_TWO = Refused(through=True)
 FAULTS: dict[str, tuple[Any, Any, list[int]]] = {
     "a write": (os, Refusing("pwritev", errno.EIO), [1]),
@@ -332,6 +341,7 @@ WAYS = {
     "no way past the cache": (Refused(direct=True), False, _tail_file._write_through),
     "a way past the cache by which nothing is written": (Refused(direct_writes=True), False, _tail_file._write_through),
     "neither": (Refused(direct=True, through=True), False, _tail_file._write_and_flush),
+    "an older Python": (Older(), True, _tail_file._write_and_flush),
 }
 """What can be had of a disk, whether frames pass the cache by then, and how they are kept."""
 
@@ -353,3 +363,52 @@ def test_one_that_cannot_be_made_leaves_nothing(path: Path, monkeypatch: pytest.
     with pytest.raises(OSError):
         Tail(path)
     assert list(path.parent.iterdir()) == []
+
+
+def test_in_user_space_a_write_that_flushes_is_not_relied_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_tail_file, "file_system", lambda folder: "fuse.whatever")
+    assert Tail(path)._keep is _tail_file._write_and_flush
+
+
+def test_what_a_signal_handler_raises_is_not_taken_for_the_systems_word(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def alarm(*_: object) -> None:
+        raise TimeoutError("the alarm")
+
+    monkeypatch.setattr(_tail_file, "_write_through", alarm)
+    with pytest.raises(TimeoutError, match="the alarm"):
+        Tail(path)
+    assert not path.exists()
+
+
+class Torn(Unflushed):
+    """`os`, in which a write breaks off in the middle of a block."""
+
+    def pwritev(self, fd: int, parts: Sequence[bytes], at: int, flags: int) -> int:
+        os.pwrite(fd, bytes(parts[0])[:100], at)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_a_frame_that_a_failed_write_has_torn_is_not_damage_if_its_owner_said_so(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, said: bool
+) -> None:
+    monkeypatch.setattr(_tail_file, "os", Refused(direct=True))
+    tail = Tail(path)
+    tail.add(frame(1))
+    monkeypatch.setattr(_tail_file, "os", Torn())
+    if not said:
+        monkeypatch.setattr(Tail, "_give_up", lambda self: None)
+    with pytest.raises(OSError):
+        tail.add(frame(2))
+    monkeypatch.undo()
+    found = contents(path)
+    assert [one.seq for one in found.frames] == [1]
+    assert found.broken is not said
+
+
+def test_where_the_system_does_not_tell_its_starts_the_last_frame_may_be_torn(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_tail_file, "BOOT", path.parent / "nothing")
+    tail = Tail(path)
+    tail.add(frame(1))
+    changed(path, BLOCK + 60)
+    assert contents(path) == Contents([], [])

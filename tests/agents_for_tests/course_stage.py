@@ -225,5 +225,6 @@ def _pruned(body: Any) -> Any:
 
 def told(error: BaseException) -> object:
     """What code can see of an error; what unwinds it has a cause that depends on which thread had written."""
-    cause, notes = error.__cause__ if isinstance(error, Exception) else None, getattr(error, "__notes__", [])
+    cause = error.__cause__ if isinstance(error, Exception) else None
+    notes = [note for note in getattr(error, "__notes__", []) if not note.startswith("here a command needs")]  # each has its own store
     return "raised", type(error).__name__, repr(error.args), tuple(notes), type(cause).__name__, getattr(error, "__holdfast_step__", None)

@@ -7,11 +7,12 @@ where anything turns out to be unusual. What is recorded is said in `outcomes`, 
 
 from __future__ import annotations
 
+from asyncio import CancelledError
 from collections.abc import Sequence
 from typing import Any
 
 from holdfast._failpoints import reach
-from holdfast.errors import LeaseLost, NotKept, Unwinding
+from holdfast.errors import LeaseLost, NotKept, ResultNotKept, RunInterrupted, Unwinding
 from holdfast.life.calls import Call
 from holdfast.life.commands import Life, Settle, Turn
 from holdfast.life.doubt import Attempt, Move
@@ -59,6 +60,23 @@ def end(call: Call, body: Body, result: Any) -> tuple[Any, Life[Any] | None]:
 def strayed(call: Call, body: Body, error: BaseException) -> Life[Any]:
     """The life behind a body that raised."""
     return _behind(call, _judged(call, body, error)) if call.spec.effect else _tried_again(call, body, error)
+
+
+def caught_between(call: Call, error: BaseException) -> None:
+    """Stop the run where an effect raises something that is not what became of it: a signal handler's error, in the middle of our own code.
+
+    Whoever caught that could do the effect again, which may have happened. An interruption stays what it is; nothing begins behind it.
+    """
+    run = call.run
+    if isinstance(error, Unwinding | CancelledError | ResultNotKept) or run.ended is not None or run.cancelling is not None:
+        return
+    history = run.journal.histories.get(call.step_id)
+    landed = history is None and call.started_at_us > 0  # what began and is recorded as done is not kept in memory
+    if landed or (history is not None and history.says_otherwise(run.journal.head.epoch)):
+        why = f"{type(error).__name__} came in the middle of {call.shown()}, and is not what became of it"
+        stopped = run.stop(RunInterrupted(run.id, call.step_id, why))
+        if isinstance(error, Exception):
+            raise stopped from error
 
 
 def commit_at_once(run: Run, records: Sequence[rec.Record]) -> int | None:

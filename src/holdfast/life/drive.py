@@ -14,7 +14,7 @@ from holdfast.life import course
 from holdfast.life.calls import Call
 from holdfast.life.commands import Commit, Hang, Invoke, Life, Pause, Settle, Turn, WaitForPerson
 from holdfast.life.commit import Ticket
-from holdfast.life.course import begin, end, note, strayed
+from holdfast.life.course import begin, caught_between, end, note, strayed
 from holdfast.life.run import Body, Run, Scope, place
 from holdfast.life.staying import LOOK_S
 from holdfast.life.steps import life
@@ -67,6 +67,10 @@ async def step_async(call: Call) -> Any:
                     return result
                 left = rest
             return await _carried_async(left, run, scope, task)
+        except BaseException as error:
+            if spec.effect:
+                caught_between(call, error)
+            raise
         finally:
             _leave(run, scope)
             run.effects.discard(call.step_id)
@@ -96,6 +100,10 @@ def step_blocking(call: Call) -> Any:
                 return result
             left = rest
         return _carried_blocking(left, run, scope)
+    except BaseException as error:
+        if spec.effect:
+            caught_between(call, error)
+        raise
     finally:
         _leave(run, scope)
         run.effects.discard(call.step_id)

@@ -264,12 +264,20 @@ def came_to_pass(call: Call, body: Body, result: Any, number: int) -> Life[Move]
         value, result = call.spec.codec().keep(result)
     except NotKept as error:
         not_kept = str(error)
-    done = step_done(call, body, value, number, not_kept=not_kept, shown=repr(result)[:SHOWN] if not_kept else "")
+    done = step_done(call, body, value, number, not_kept=not_kept, shown=_shown(result) if not_kept else "")
     yield Settle(with_changes(call, done))
     reach("effect.after_outcome")
     if not_kept:
         raise call.blamed(ResultNotKept(call.run.id, call.step_id, call.spec.name, done.shown, not_kept))
     return Finished(result)
+
+
+def _shown(result: object) -> str:
+    """What a result looks like that could not be kept; it happened, even if not even that can be said of it."""
+    try:
+        return repr(result)[:SHOWN]
+    except Exception as error:  # noqa: BLE001 (code of the user's, which may raise anything)
+        return f"a {type(result).__name__}, which cannot be shown either ({type(error).__name__})"
 
 
 def judged(call: Call, body: Body, error: Exception, number: int) -> Life[Move]:

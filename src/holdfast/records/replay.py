@@ -212,6 +212,11 @@ class History:
         known_not = isinstance(self.trouble, rec.AttemptFailed) and self.trouble.landed == "no"
         return self.started_us > 0 and self.started_epoch < epoch and not known_not
 
+    def says_otherwise(self, epoch: int) -> bool:
+        """Whether an error is not what became of this effect: it may have happened in this very epoch, and nothing is recorded of that."""
+        begun = self.effect and self.started_us > 0 and self.started_epoch == epoch
+        return begun and self.outcome is None and self.doubt is None and self.may_have_happened()
+
     def unseen(self) -> bool:
         """Whether no life has looked at this doubt yet: whoever takes the run up does as the effect declares before anybody is asked."""
         return self.doubt is None and self.outcome is None

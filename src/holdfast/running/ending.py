@@ -84,7 +84,8 @@ def concluded(run: Run, agent: Agent[..., Any], outcome: Returned | Raised) -> L
     if isinstance(ended, Parked | Continued):
         broken_off = run.left_by or _interruption(outcome)
         return conclude(run, agent, outcome, cancelling or broken_off or _late_failure(outcome, ended) or ended)
-    return conclude(run, agent, outcome, ended or cancelling)
+    stays = _interruption(outcome) if isinstance(ended, Stopped) and isinstance(ended.error, RunInterrupted) else None
+    return conclude(run, agent, outcome, stays or ended or cancelling)
 
 
 def _was_cancelled(outcome: Returned | Raised) -> bool:

@@ -263,8 +263,8 @@ class Tails:
         own, named = self._own, Named(self.owner, self._number)
         if own is None:
             return
-        if own.is_used():
-            self._bring_in(cursor, named, self._read(named, own.contents))
+        if own.is_used() and is_named(cursor, named):  # otherwise somebody else has brought it in, and may have removed it
+            self._bring_in(cursor, named, self._read(named, own.contents)._replace(broken=False))  # what it was adding never counted
         if self._leaves or own.is_let_go() or own.is_removed() or own.is_closed():
             own.let_go()
             cursor.execute(NAME_TAIL, (0, self.owner))
@@ -287,11 +287,15 @@ class Tails:
         self._wanted, self._number = NOT_NOW, self._number + 1
         if cursor.execute(TAIL_OF_NONE, (self.owner,)).fetchone() is None:
             return  # somebody has forgotten this owner, and its tail would be nobody's
-        with suppress(OSError):
+        try:
             self._fresh = Tail(self._path(Named(self.owner, self._number)))
-            reach("tail.made")
-            cursor.execute(NAME_TAIL, (self._number, self.owner))
-            self._wanted = 0
+        except OSError as error:
+            if error.errno is None:
+                raise  # not the system's: a signal handler's TimeoutError is one, too
+            return
+        reach("tail.made")
+        cursor.execute(NAME_TAIL, (self._number, self.owner))
+        self._wanted = 0
 
     def _put_back(self) -> None:
         """Undo what a transaction had begun that was not committed, or may not have been: a tail that it named has to be there."""

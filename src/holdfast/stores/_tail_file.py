@@ -10,6 +10,7 @@
   or nobody relies on it.
 - A frame that cannot be read is the end, as a frame that was under way when the power went must be. Where frames follow it that the
   database does not know, or the machine has not been started anew since, it was damaged later: no process that is killed tears a block.
+  A write that failed may: its owner says in the first block that it gave up.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from holdfast.store import Row
+from holdfast.stores._file_system import file_system
 
 BLOCK = 4096
 SIZE = 256 * BLOCK
@@ -36,8 +38,8 @@ UNKNOWN = SIZE + 1
 """Where a tail ends of which that is not known."""
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 """Tells this start of the machine from all others; it stands behind the magic."""
-CLOSED_AT = 512
-"""In a sector of its own: the owner writes the one before it."""
+CLOSED_AT, GIVEN_UP_AT = 512, 1024
+"""In sectors of their own: the owner writes the one before them."""
 
 _FRAME = struct.Struct("<IQqQQQqIIII")  # size, generation, created_us, epoch, stood, seq, updated_us; sizes of three; number of rows
 _ROW = struct.Struct("<QQqIIIIii")  # seq, epoch, at_us; sizes of kind, step id, body, digest, value and args (-1: none)
@@ -104,13 +106,21 @@ class Tail:
     def _best_way(self) -> tuple[int, Keep]:
         """The file as it is opened for frames, and how they are kept: the first way that can be had. Each part of it saves a tenth."""
         for past, keep in ((os.O_DIRECT, _write_through), (os.O_DIRECT, _write_and_flush), (0, _write_through)):
-            with suppress(OSError):
+            if keep is _write_through and not _flushes_what_it_writes(self.path.parent):
+                continue
+            try:
                 fd = os.open(self.path, os.O_RDWR | past)
                 try:
                     keep(fd, self._view[:BLOCK], BLOCK)
                 except BaseException:
                     os.close(fd)
                     raise
+            except OSError as error:
+                if error.errno is None:
+                    raise  # not the system's: a signal handler's TimeoutError is one, too
+            except NotImplementedError:  # this Python was built without it
+                pass
+            else:
                 return fd, keep
         return self._fd, _write_and_flush
 
@@ -130,10 +140,19 @@ class Tail:
             return False
         self._at = UNKNOWN
         self._buffer[:size] = data
-        self._keep(self._past, self._view[: behind - at], at)
+        try:
+            self._keep(self._past, self._view[: behind - at], at)
+        except OSError:
+            self._give_up()
+            raise
         self._frames.append(frame)
         self._at = behind
         return True
+
+    def _give_up(self) -> None:
+        """A write that failed may have written a part: whoever reads the tail must not take that for damage."""
+        with suppress(OSError):
+            _write_and_flush(self._fd, b"\1", GIVEN_UP_AT)
 
     def is_closed(self) -> bool:
         """Whether somebody has closed it."""
@@ -212,7 +231,9 @@ def _contents(fd: int) -> Contents:
     first = [one for one in found if not one.gaps]
     end, generation = (first[-1].end, first[-1].generation) if first else (BLOCK, max((one.generation for one in found), default=0) + 1)
     is_last = all(one.generation != generation for one in found if one.gaps)
-    broken = is_last and data.startswith(MAGIC + _boot()) and _is_begun(data, end, generation)
+    boot = _boot()
+    torn = not boot or not data.startswith(MAGIC + boot) or data[GIVEN_UP_AT] != 0
+    broken = is_last and not torn and _is_begun(data, end, generation)
     return Contents([one.frame for one in first], [(one.gaps, one.frame) for one in found if one.gaps], broken)
 
 
@@ -220,7 +241,7 @@ def _boot() -> bytes:
     try:
         return BOOT.read_bytes()
     except OSError:
-        return b"\0"  # the system does not tell, and no tail begins like this
+        return b""  # the system does not tell
 
 
 def _is_begun(data: bytearray, at: int, generation: int) -> bool:
@@ -299,6 +320,11 @@ class _Reader:
         kind, step_id, body, digest = (self.take(size) for size in sizes)
         rest = [None if size < 0 else self.take(size) for size in (value, args)]
         return Row(seq, epoch, at_us, kind.decode(), step_id.decode(), body, rest[0], rest[1], digest)
+
+
+def _flushes_what_it_writes(folder: Path) -> bool:
+    """Whether the system knows of writes that flush, and the file system carries them out: in user space some pass the word on unheard."""
+    return hasattr(os, "RWF_DSYNC") and not file_system(folder).startswith("fuse")
 
 
 def _write_through(fd: int, data: bytes | memoryview, at: int) -> None:

@@ -89,7 +89,8 @@ class SqliteStore:
     inline = True
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).expanduser().absolute()
+        named = Path(path).expanduser().absolute()
+        self.path = named.resolve() if named.is_symlink() else named  # what stands beside the file stands where SQLite's log is
         self.url = f"sqlite:///{self.path}"
         prepare(self.path, self.url)
         self._writer = Line(self.path, self.url, "BEGIN IMMEDIATE")
