@@ -83,14 +83,21 @@ def planned(path: str | Path) -> str:
     return f"sqlite:///{there}" if is_missing(there, f"sqlite:///{there}") else ""
 
 
+def _real(path: Path) -> Path:
+    """Where a link leads to, which is where SQLite's log is: so all else stands beside the file. What may not be seen stays."""
+    try:
+        return path.resolve() if path.is_symlink() else path
+    except OSError:
+        return path
+
+
 class SqliteStore:
     """Runs in the SQLite file at `path`, created if it is missing."""
 
     inline = True
 
     def __init__(self, path: str | Path) -> None:
-        named = Path(path).expanduser().absolute()
-        self.path = named.resolve() if named.is_symlink() else named  # what stands beside the file stands where SQLite's log is
+        self.path = _real(Path(path).expanduser().absolute())
         self.url = f"sqlite:///{self.path}"
         prepare(self.path, self.url)
         self._writer = Line(self.path, self.url, "BEGIN IMMEDIATE")
