@@ -31,6 +31,10 @@ demo: $(READY)  ## kill an agent at step 47, start it again, and see what was no
 test: check tools  ## everything: the checks and all tests, in random order
 	$(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadgroup --ignore tests/test_tidy.py
 
+.PHONY: sweeps
+sweeps: $(READY) tools  ## the sweeps alone, killing at every place; `make test` passes some over that are like others
+	HOLDFAST_SWEEP=all $(BIN)/python -m pytest -q -n $(PROCESSES) --dist loadgroup tests -m sweep
+
 .PHONY: check
 check: $(READY)  ## style, types, layers and tidiness
 	$(BIN)/ruff check -q $(CODE)

@@ -32,6 +32,7 @@ NEEDS_A_PERSON = 75
 KILLED = -signal.SIGKILL
 RESTARTS = 4
 """An act that is killed and started again so often, undisturbed, and not over then, never will be."""
+ALL = os.environ.get("HOLDFAST_SWEEP") == "all"
 MOST = 100
 """Occurrences of one failpoint, or flushes, that an act has at the most."""
 
@@ -188,6 +189,8 @@ def swept(
 ) -> tuple[Counter[str], list[str]]:  # fmt: skip
     """Kill at each occurrence (or every second, ...) of each failpoint, and of each flush where "sync" is one; how often, what was wrong.
 
+    With `HOLDFAST_SWEEP=all` (`make sweeps`) none is passed over.
+
     `tried` plays a case in the folder that it is given, with that death, and says what was wrong then; None where nobody died. How often
     each failpoint is come to is counted in a case of its own before. Flushes are swept until one is not reached: their number differs.
     """
@@ -196,6 +199,7 @@ def swept(
     passed = reached(parent / "counted")
     for name in points:
         most, pace = (MOST, flushes_every) if name == "sync" else (passed[name], every)
+        pace = 1 if ALL else pace
         for number in range(1, most + 1, pace):
             folder = parent / f"{name}-{number}"
             found = tried(folder, death_at(f"{name}:{number}"))

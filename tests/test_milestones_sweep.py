@@ -60,10 +60,8 @@ def killed(stage: Stage, variant: str, folder: Path, death: Death) -> list[str] 
 
 
 @pytest.mark.parametrize("variant", ["async 2", "def 2"])
-def test_a_kill_at_every_failpoint_and_every_third_flush(stage: Stage, tmp_path: Path, variant: str) -> None:
-    kills, problems = swept(
-        tmp_path, (*POINTS, "sync"), partial(killed, stage, variant), every=1 if variant.startswith("async") else 2, flushes_every=3
-    )  # fmt: skip
+def test_a_kill_at_every_failpoint_every_second_time_and_every_third_flush(stage: Stage, tmp_path: Path, variant: str) -> None:
+    kills, problems = swept(tmp_path, (*POINTS, "sync"), partial(killed, stage, variant), every=2, flushes_every=3)
     assert problems == []
     assert set(kills) == {*POINTS, "sync"}
     assert kills["sync"] >= 4

@@ -183,28 +183,28 @@ class Killed:
 
 def test_a_worker_under_limits_with_schedules_is_killed_anywhere(stage: Stage, tmp_path: Path) -> None:
     points = (*IN_RUNS, "submit.before", "submit.after", "sync")
-    kills, problems = swept(tmp_path, points, Killed(stage, "sells"), every=9, flushes_every=9)
+    kills, problems = swept(tmp_path, points, Killed(stage, "sells"), every=14, flushes_every=16)
     assert problems == []
     assert set(kills) == set(points)
 
 
 def test_a_worker_whose_runs_wait_and_call_is_killed_anywhere(stage: Stage, tmp_path: Path) -> None:
     points = (*IN_WAITS, "effect.after_intent", "effect.after_body", "sync")
-    kills, problems = swept(tmp_path, points, Killed(stage, "talks"), every=7, flushes_every=9)
+    kills, problems = swept(tmp_path, points, Killed(stage, "talks"), every=12, flushes_every=16)
     assert problems == []
     assert set(kills) == set(points)
 
 
 def test_the_worker_that_takes_over_is_killed_as_well(stage: Stage, tmp_path: Path) -> None:
     points = ("claim.before", "claim.after", "doubt.before_settle", "doubt.after_settle", "sync")
-    kills, problems = swept(tmp_path, points, Killed(stage, "talks", (death_at("effect.after_body:1"),)), every=4, flushes_every=9)
+    kills, problems = swept(tmp_path, points, Killed(stage, "talks", (death_at("effect.after_body:1"),)), every=6, flushes_every=16)
     assert problems == []
     assert set(kills) == set(points)
 
 
 def test_a_worker_that_finds_the_queue_of_a_dead_one_held_back_is_killed_as_well(stage: Stage, tmp_path: Path) -> None:
     tried = Killed(stage, "sells", (death_at("effect.after_body:3"),), between="hold")
-    kills, problems = swept(tmp_path, ["claim.before", "sync"], tried, every=9, flushes_every=9)
+    kills, problems = swept(tmp_path, ["claim.before", "sync"], tried, every=14, flushes_every=16)
     assert problems == []
     assert set(kills) == {"claim.before", "sync"}
 
@@ -212,7 +212,7 @@ def test_a_worker_that_finds_the_queue_of_a_dead_one_held_back_is_killed_as_well
 @pytest.mark.parametrize("before", [(), ({},)], ids=["while it hands over", "the next one"])
 def test_a_worker_that_is_told_to_stop_is_killed_anywhere(stage: Stage, tmp_path: Path, before: tuple[Death, ...]) -> None:
     points = ("claim.after", "step.after_outcome", "sync")
-    kills, problems = swept(tmp_path, points, Killed(stage, "stops", before), every=4, flushes_every=11 if before else 4)
+    kills, problems = swept(tmp_path, points, Killed(stage, "stops", before), every=6, flushes_every=16 if before else 6)
     assert problems == []
     assert set(kills) == set(points)
 
@@ -220,7 +220,7 @@ def test_a_worker_that_is_told_to_stop_is_killed_anywhere(stage: Stage, tmp_path
 @pytest.mark.parametrize("life", [1, 4])
 def test_a_worker_with_a_run_that_kills_is_killed_beside_it(stage: Stage, tmp_path: Path, life: int) -> None:
     points = ("claim.before", "claim.after", "sync")
-    kills, problems = swept(tmp_path, points, Killed(stage, "kills", ({},) * (life - 1)), every=3, flushes_every=10)
+    kills, problems = swept(tmp_path, points, Killed(stage, "kills", ({},) * (life - 1)), every=5, flushes_every=15)
     assert problems == []
     assert set(kills) == set(points)
 
