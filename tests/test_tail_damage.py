@@ -15,11 +15,11 @@ import holdfast as hf
 from holdfast._clock import SystemClock
 from holdfast.errors import StoreDamaged, StoreFailed
 from holdfast.store import Query, Stale
-from holdfast.stores import _tail_file
+from holdfast.stores import _sqlite_tails, _tail_file
 from holdfast.stores._tail_file import BLOCK, Tail
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.sample import create, head, repair
-from tailing import ME, appended, in_database, mine, on, other, path, seqs, tails, taking
+from tailing import ME, appended, in_database, mine, named, on, other, path, seqs, tails, taking
 
 __all__ = ["mine", "other", "path"]
 
@@ -313,3 +313,47 @@ def test_a_file_that_nobody_names_and_that_the_database_knows_keeps_nobody_out(k
         assert app.prune(hf.Retention(max_age=0), dry_run=False).removed
     with hf.Holdfast(path) as app:
         assert app.runs() == []
+
+
+# --- what comes in the middle of a tail's own transaction ---------------------------------------------------------------
+
+
+def test_a_tail_that_a_signal_handler_kept_from_being_named_is_not_used(
+    mine: SqliteStore, other: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appended(mine, "run", 2)
+    alarms = [TimeoutError("the alarm")]
+
+    def reach(name: str) -> None:
+        if name == "tail.made" and alarms:
+            raise alarms.pop()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_sqlite_tails, "reach", reach)
+        with pytest.raises(TimeoutError):
+            mine.append([on("run", 2)])
+    assert named(mine) == {}
+    for seq in range(2, 9):
+        assert mine.append([on("run", seq)]) == [None]
+    assert seqs(other) == list(range(1, 10)), "whoever has the store open reads what was acknowledged"
+
+
+@pytest.mark.parametrize("how", [OSError(errno.EIO, "broken"), KeyboardInterrupt()], ids=["an error", "Ctrl-C"])
+def test_who_does_not_know_what_its_tail_holds_goes_on_once_another_has_brought_it_in(
+    mine: SqliteStore, other: SqliteStore, monkeypatch: pytest.MonkeyPatch, how: BaseException
+) -> None:
+    appended(mine, "run", 9)
+    appended(mine, "kept", 9)
+
+    def fails(*_: object) -> None:
+        raise how
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mine._tails._own, "_keep", fails)
+        with pytest.raises((StoreFailed, KeyboardInterrupt)):
+            mine.append([on("run", 9)])
+    assert other.append([taking("run", 9)]) == [None]
+    assert mine.append([on("kept", 9)]) == [None]
+    assert mine.append([create("new")]) == [None]
+    assert seqs(other, "kept") == list(range(1, 11))
+    assert mine.check() == []
