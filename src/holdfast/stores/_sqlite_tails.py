@@ -28,7 +28,7 @@ from holdfast.stores import _tail_file
 from holdfast.stores._os_errors import os_errors, said_by_os
 from holdfast.stores._sqlite_append import GO_ON, add_rows
 from holdfast.stores._sqlite_file import KEEP_A_COPY
-from holdfast.stores._tail_file import Contents, Frame, Tail, TailDamaged
+from holdfast.stores._tail_file import Contents, Frame, Tail, TailDamaged, made
 
 TAIL_OF_RUN = "SELECT owner, tail FROM runs JOIN owners USING (owner) WHERE run_id = ? AND tail > 0"
 TAIL_OF_OWNER = "SELECT owner, tail FROM owners WHERE owner = ? AND tail > 0"
@@ -104,7 +104,7 @@ class Tails:
             return False
         del self._known[run_id]  # until it is there: should this be interrupted, only the database can tell where the run stands
         try:
-            if not own.add(Frame(run_id, stood.created_us, epoch, seq, stood.digest, head.seq, head.digest, head.updated_us, rows)):
+            if not own.add(made((run_id, stood.created_us, epoch, seq, stood.digest, head.seq, head.digest, head.updated_us, rows))):
                 return False
         except OSError as error:
             own.let_go()
